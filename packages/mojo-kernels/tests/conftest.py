@@ -219,7 +219,7 @@ class Library:
     ) -> None:
         """Calls a pointwise kernel as a frontend does: broadcast, sorted by the output's strides and coalesced."""
         operands = [output, *(tensor.expand(output.shape) for tensor in inputs)]
-        order = sorted(range(output.ndim), key=lambda d: -int(output.stride(d)))
+        order = sorted(range(output.ndim), key=lambda d: -output.stride()[d])
         operands = [tensor.permute(order) for tensor in operands]
         sizes: list[int] = []
         strides: list[list[int]] = [[] for _ in operands]
