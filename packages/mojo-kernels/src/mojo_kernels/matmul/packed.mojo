@@ -1,0 +1,316 @@
+"""Matrix products on CPUs by packed panels.
+
+The scheme is that of Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication" (2008): slices of the depth are packed into panels that a
+register tile reads from front to back.
+"""
+
+from std.ffi import external_call
+from std.memory import stack_allocation
+from std.sys.info import size_of
+
+from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.matmul.matrix import Matrix, Update
+from mojo_kernels.matmul.packing import pack_panel
+from mojo_kernels.matmul.tile import TileFormat, multiply_tile
+
+comptime DEPTH_BYTES = 1536
+"""Length of a line of a packed slice: a panel of B then stays in the second-level cache."""
+comptime OUTER = 4096
+"""Rows and columns that are packed at a time, which bounds the workspace."""
+comptime PARALLEL_WORK = 1 << 20
+"""Multiplications below which a product stays on the calling thread."""
+
+
+@inline(.always)
+def ceil_div(a: Int, b: Int) -> Int:
+    """The quotient rounded up.
+
+    Args:
+        a: The dividend, not negative.
+        b: The divisor, positive.
+
+    Returns:
+        The smallest integer that is not below a / b.
+    """
+    return (a + b - 1) // b
+
+
+def allocate[dtype: DType](count: Int) raises -> Data[dtype]:
+    """Memory for a kernel's own use, aligned to 64 bytes.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        count: The number of elements.
+
+    Returns:
+        The address, to be given to `release`.
+
+    Raises:
+        If there is no memory.
+    """
+    var bytes = max(ceil_div(count * size_of[Scalar[dtype]](), 64), 1) * 64
+    var address = external_call["aligned_alloc", Int](64, bytes)
+    if address == 0:
+        raise Error("out of memory: a kernel needs ", bytes, " bytes")
+    return Data[dtype](unsafe_from_address=address)
+
+
+def release[dtype: DType](memory: Data[dtype]):
+    """Gives back memory of `allocate`.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        memory: The address.
+    """
+    external_call["free", NoneType](Int(memory))
+
+
+@inline(.always)
+def finish_tile[
+    dtype: DType
+](
+    tile: Data[TileFormat[dtype].ACCUMULATE],
+    rows: Int,
+    columns: Int,
+    update: Update[dtype, TileFormat[dtype].ACCUMULATE],
+):
+    """Writes a tile's sums to the result.
+
+    Parameters:
+        dtype: The element type of the result.
+
+    Args:
+        tile: `ROWS` x `COLUMNS` sums.
+        rows: How many rows exist.
+        columns: How many columns exist.
+        update: The result, starting at the tile.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime width = Format.WIDTH
+    if (
+        columns == Format.COLUMNS
+        and update.out.column_stride == 1
+        and not update.has_addend
+    ):
+        for i in range(rows):
+            comptime for j in range(Format.VECTORS):
+                var sums = tile.unsafe_load[width=width](
+                    i * Format.COLUMNS + j * width
+                )
+                update.out.at(i, j * width).unsafe_store[width=width](
+                    (sums * update.alpha).cast[dtype]()
+                )
+        return
+    for i in range(rows):
+        for j in range(0, columns, width):
+            update.store_vector(
+                i,
+                j,
+                tile.unsafe_load[width=width](i * Format.COLUMNS + j),
+                columns - j,
+            )
+
+
+def multiply_packed[
+    dtype: DType
+](
+    call: KernelCall,
+    m: Int,
+    n: Int,
+    k: Int,
+    a: Matrix[dtype],
+    b: Matrix[dtype],
+    update: Update[dtype, TileFormat[dtype].ACCUMULATE],
+    parallel: Bool,
+) raises:
+    """Computes `update(a @ b)` for matrices with any strides.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        call: Gives the threads.
+        m: Rows of a and of the result.
+        n: Columns of b and of the result.
+        k: Columns of a and rows of b.
+        a: The left operand.
+        b: The right operand.
+        update: Where the product goes.
+        parallel: Whether to use the threads; False where the caller already does.
+
+    Raises:
+        If there is no memory for the workspace.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime rows = Format.ROWS
+    comptime columns = Format.COLUMNS
+    comptime group = Format.GROUP
+    comptime width = Format.WIDTH
+    comptime packed = Format.PACKED
+    comptime accumulate = Format.ACCUMULATE
+    comptime element_bytes = size_of[Scalar[packed]]()
+    comptime depth_limit = DEPTH_BYTES // element_bytes
+    # Sums that are wider than the result are kept between slices.
+    comptime keeps_sums = accumulate != dtype
+
+    var slices = max(ceil_div(k, depth_limit), 1)
+    var depth = ceil_div(ceil_div(k, slices), 8) * 8
+    # A panel's last store may run over by a vector of groups.
+    var a_panel = rows * depth + width * group
+    var b_panel = columns * depth + width * group
+    var outer_m = min(ceil_div(m, rows), OUTER // rows)
+    var outer_n = min(ceil_div(n, columns), OUTER // columns)
+    var workspace = allocate[packed](outer_m * a_panel + outer_n * b_panel)
+    var a_packed = workspace
+    var b_packed = workspace.unsafe_offset(outer_m * a_panel)
+    var sums_stride = outer_n * columns
+    var sums = Data[accumulate](unsafe_from_address=Int(workspace))
+    comptime if keeps_sums:
+        if slices > 1:
+            sums = allocate[accumulate](outer_m * rows * sums_stride)
+    var threads = Int(call.threads) if parallel else 1
+
+    for m0 in range(0, m, outer_m * rows):
+        var m_size = min(outer_m * rows, m - m0)
+        var m_panels = ceil_div(m_size, rows)
+        for n0 in range(0, n, outer_n * columns):
+            var n_size = min(outer_n * columns, n - n0)
+            var n_panels = ceil_div(n_size, columns)
+
+            var m_group = min(m_panels, 8)
+            var n_group = min(n_panels, 8)
+            while (
+                ceil_div(m_panels, m_group) * ceil_div(n_panels, n_group)
+                < 4 * threads
+                and m_group * n_group > 4
+            ):
+                if m_group * rows >= n_group * columns:
+                    m_group = (m_group + 1) // 2
+                else:
+                    n_group = (n_group + 1) // 2
+            var m_groups = ceil_div(m_panels, m_group)
+            var n_groups = ceil_div(n_panels, n_group)
+
+            for slice in range(slices):
+                var k0 = min(slice * depth, k)
+                var k_size = min(depth, k - k0)
+                var a_slice = a.block(m0, k0)
+                var b_slice = b.block(k0, n0)
+                var here = update.block(m0, n0)
+                comptime if not keeps_sums:
+                    if slice > 0:
+                        here.addend = here.out
+                        here.beta = 1
+                        here.has_addend = True
+
+                def pack(task: Int) {imm}:
+                    if task < m_panels:
+                        pack_panel[dtype, packed, rows, width, group](
+                            a_slice.at(task * rows, 0),
+                            a_slice.row_stride,
+                            a_slice.column_stride,
+                            min(rows, m_size - task * rows),
+                            k_size,
+                            a_packed.unsafe_offset(task * a_panel),
+                        )
+                    else:
+                        var panel = task - m_panels
+                        pack_panel[dtype, packed, columns, width, group](
+                            b_slice.at(0, panel * columns),
+                            b_slice.column_stride,
+                            b_slice.row_stride,
+                            min(columns, n_size - panel * columns),
+                            k_size,
+                            b_packed.unsafe_offset(panel * b_panel),
+                        )
+
+                def multiply(task: Int) {imm}:
+                    var tile = stack_allocation[
+                        rows * columns, Scalar[accumulate], alignment=64
+                    ]()
+                    var tile_data = Data[accumulate](
+                        unsafe_from_address=Int(tile)
+                    )
+                    var m_first = (task % m_groups) * m_group
+                    var n_first = (task // m_groups) * n_group
+                    for j in range(n_first, min(n_first + n_group, n_panels)):
+                        for i in range(
+                            m_first, min(m_first + m_group, m_panels)
+                        ):
+                            multiply_tile[dtype](
+                                ceil_div(k_size, group),
+                                a_packed.unsafe_offset(i * a_panel),
+                                b_packed.unsafe_offset(j * b_panel),
+                                tile_data,
+                            )
+                            var tile_rows = min(rows, m_size - i * rows)
+                            var tile_columns = min(
+                                columns, n_size - j * columns
+                            )
+                            comptime if keeps_sums:
+                                if slices > 1:
+                                    var kept = sums.unsafe_offset(
+                                        i * rows * sums_stride + j * columns
+                                    )
+                                    for r in range(rows):
+                                        comptime for v in range(Format.VECTORS):
+                                            var at = r * columns + v * width
+                                            var kept_at = (
+                                                r * sums_stride + v * width
+                                            )
+                                            var total = tile_data.unsafe_load[
+                                                width=width
+                                            ](at)
+                                            if slice > 0:
+                                                total += kept.unsafe_load[
+                                                    width=width
+                                                ](kept_at)
+                                            tile_data.unsafe_store[width=width](
+                                                at, total
+                                            )
+                                            kept.unsafe_store[width=width](
+                                                kept_at, total
+                                            )
+                                    if slice < slices - 1:
+                                        continue
+                            finish_tile[dtype](
+                                tile_data,
+                                tile_rows,
+                                tile_columns,
+                                here.block(i * rows, j * columns),
+                            )
+
+                run(call, parallel, pack, m_panels + n_panels)
+                run(call, parallel, multiply, m_groups * n_groups)
+
+    release(workspace)
+    comptime if keeps_sums:
+        if slices > 1:
+            release(sums)
+
+
+@inline(.always)
+def run[
+    Body: def(Int) -> None
+](call: KernelCall, parallel: Bool, body: Body, count: Int):
+    """Runs `body(i)` for i in [0, count), on the call's threads or here.
+
+    Parameters:
+        Body: The type of the closure, which must not raise.
+
+    Args:
+        call: Gives the threads.
+        parallel: Whether to use them.
+        body: What to run.
+        count: How often.
+    """
+    if parallel:
+        call.parallel(body, count)
+    else:
+        for i in range(count):
+            body(i)

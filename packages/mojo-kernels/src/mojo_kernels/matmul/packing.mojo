@@ -1,0 +1,175 @@
+"""Copies blocks of matrices into panels that the register tile reads from front to back."""
+
+from std.memory import bitcast
+
+from mojo_kernels.abi import Data
+
+
+@inline(.always)
+def transpose_square[
+    dtype: DType, width: Int
+](mut rows: Array[SIMD[dtype, width], width]):
+    """Transposes a square block in registers by log2(width) rounds of interleaving rows i and i + width / 2.
+
+    Parameters:
+        dtype: The element type.
+        width: The number of rows and columns, a power of two.
+
+    Args:
+        rows: The block.
+    """
+    comptime half = width // 2
+    comptime rounds = 4 if width == 16 else 3 if width == 8 else 2 if (
+        width == 4
+    ) else 1
+    comptime for _ in range(rounds):
+        var next = Array[SIMD[dtype, width], width](fill=SIMD[dtype, width](0))
+        comptime for i in range(half):
+            var both = rows[i].interleave(rows[i + half])
+            next[2 * i] = both.slice[width]()
+            next[2 * i + 1] = both.slice[width, offset=width]()
+        rows = next^
+
+
+@inline(.always)
+def _load_groups[
+    dtype: DType, packed: DType, lane: DType, width: Int, group: Int
+](source: Data[dtype]) -> SIMD[lane, width]:
+    """`width` groups that lie side by side, as one lane each."""
+    var values = source.unsafe_load[width=width * group]().cast[packed]()
+    return bitcast[lane, width](values)
+
+
+@inline(.always)
+def _load_some_groups[
+    dtype: DType, packed: DType, lane: DType, width: Int, group: Int
+](source: Data[dtype], count: Int, stride: Int) -> SIMD[lane, width]:
+    """The first `count` elements with a stride as groups; zeros behind them."""
+    var values = SIMD[packed, width * group](0)
+    for i in range(min(count, width * group)):
+        values[i] = source.unsafe_load(i * stride).cast[packed]()
+    return bitcast[lane, width](values)
+
+
+def pack_panel[
+    dtype: DType, packed: DType, lines: Int, width: Int, group: Int
+](
+    source: Data[dtype],
+    line_stride: Int,
+    depth_stride: Int,
+    count: Int,
+    depth: Int,
+    panel: Data[packed],
+):
+    """Packs up to `lines` lines (rows of A or columns of B) as [depth / group][lines][group].
+
+    Missing lines and the end of an odd last group are zero. May write up to
+    `width * group` elements past the panel.
+
+    Parameters:
+        dtype: The type of the source.
+        packed: The type to convert to.
+        lines: The lines of a full panel.
+        width: The number of groups in a vector register.
+        group: Neighbours along the depth that stay side by side, 1 or 2.
+
+    Args:
+        source: The first element.
+        line_stride: Elements between lines.
+        depth_stride: Elements between neighbours along the depth.
+        count: The number of lines that exist.
+        depth: The length of the lines.
+        panel: The destination.
+    """
+    comptime lane = packed if group == 1 else DType.uint32
+    comptime chunks = (lines + width - 1) // width
+    var target = Data[lane](unsafe_from_address=Int(panel))
+    if depth_stride == 1 and line_stride != 1:
+        comptime for chunk in range(chunks):
+            comptime first = chunk * width
+            comptime full = min(width, lines - first)
+            var existing = min(max(count - first, 0), full)
+            var start = source.unsafe_offset(first * line_stride)
+            var p = 0
+            while p < depth:
+                var rows = Array[SIMD[lane, width], width](
+                    fill=SIMD[lane, width](0)
+                )
+                if p + width * group <= depth:
+                    if existing == full:
+                        comptime for i in range(full):
+                            rows[i] = _load_groups[
+                                dtype, packed, lane, width, group
+                            ](start.unsafe_offset(i * line_stride + p))
+                    else:
+                        comptime for i in range(full):
+                            if i < existing:
+                                rows[i] = _load_groups[
+                                    dtype, packed, lane, width, group
+                                ](start.unsafe_offset(i * line_stride + p))
+                else:
+                    comptime for i in range(full):
+                        if i < existing:
+                            rows[i] = _load_some_groups[
+                                dtype, packed, lane, width, group
+                            ](
+                                start.unsafe_offset(i * line_stride + p),
+                                depth - p,
+                                1,
+                            )
+                transpose_square(rows)
+                var groups = min(width, (depth - p + group - 1) // group)
+                var first_group = p // group
+                # Rows are stored in order: what a row of a narrow panel writes
+                # past its end, the next row or the next chunk overwrites.
+                comptime for r in range(width):
+                    if r < groups:
+                        target.unsafe_store[width=width](
+                            (first_group + r) * lines + first, rows[r]
+                        )
+                p += width * group
+    else:
+        for p in range(0, depth, group):
+            var start = source.unsafe_offset(p * depth_stride)
+            var row = target.unsafe_offset((p // group) * lines)
+            comptime for chunk in range(chunks):
+                comptime first = chunk * width
+                comptime full = min(width, lines - first)
+                var existing = min(max(count - first, 0), full)
+                var here = start.unsafe_offset(first * line_stride)
+                comptime if group == 1:
+                    if line_stride == 1 and existing == width:
+                        row.unsafe_store[width=width](
+                            first,
+                            _load_groups[dtype, packed, lane, width, group](
+                                here
+                            ),
+                        )
+                    else:
+                        row.unsafe_store[width=width](
+                            first,
+                            _load_some_groups[
+                                dtype, packed, lane, width, group
+                            ](here, existing, line_stride),
+                        )
+                else:
+                    var even = SIMD[packed, width](0)
+                    var odd = SIMD[packed, width](0)
+                    if line_stride == 1 and existing == width:
+                        even = here.unsafe_load[width=width]().cast[packed]()
+                        if p + 1 < depth:
+                            odd = here.unsafe_load[width=width](
+                                depth_stride
+                            ).cast[packed]()
+                    else:
+                        for i in range(existing):
+                            even[i] = here.unsafe_load(i * line_stride).cast[
+                                packed
+                            ]()
+                            if p + 1 < depth:
+                                odd[i] = here.unsafe_load(
+                                    i * line_stride + depth_stride
+                                ).cast[packed]()
+                    row.unsafe_store[width=width](
+                        first, bitcast[lane, width](even.interleave(odd))
+                    )
