@@ -1,0 +1,55 @@
+"""The `mojo` device for eager PyTorch.
+
+`register_mojo_devices()` makes it torch's current accelerator; from then on it is used through `torch.accelerator` and
+`torch.device("mojo")` like any other device.
+"""
+
+from __future__ import annotations
+
+import threading
+
+__version__ = "0.1.0"
+
+_lock = threading.Lock()
+_libraries: list[object] = []  # torch.library.Library objects, whose registrations live as long as they do
+
+
+def register_mojo_devices() -> None:
+    """Registers the device with torch. Calling it again does nothing, so that libraries can make sure of it.
+
+    Raises:
+        RuntimeError: If another backend has taken torch's PrivateUse1 device, or the shim cannot be built or loaded.
+    """
+    with _lock:
+        if _libraries:
+            return
+        import torch
+
+        taken = torch._C._get_privateuse1_backend_name()
+        if taken not in ("privateuseone", "mojo"):
+            raise RuntimeError(
+                f"torch's one slot for a device of an extension (PrivateUse1) is taken by {taken!r}; mojo cannot be "
+                "registered in this process"
+            )
+        import mojo_runtime
+
+        from torch_mojo_eager import autocast, device_module, shim
+        from torch_mojo_eager.ops import registry
+
+        mojo_runtime.initialize()
+        mojo = torch.library.Library("mojo", "DEF")
+        mojo.define("default_generator(int device) -> Generator")
+        mojo.define("philox_state(Generator? generator, int device, int increment) -> int[]")
+        mojo.define("launch(str key, Tensor?[] tensors, int[] scalars) -> ()")
+        aten = torch.library.Library("aten", "IMPL")  # noqa: TOR901 (kept in _libraries)
+        loaded = shim.load()
+        loaded.initialize("mojo")
+        torch.utils.rename_privateuse1_backend("mojo")
+        torch._register_device_module("mojo", device_module.create())
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        registry.register_all(loaded, aten)
+        autocast.register(loaded, aten)
+        _libraries.extend((mojo, aten))
+
+
+__all__ = ["__version__", "register_mojo_devices"]

@@ -1,0 +1,142 @@
+// From torch's arguments to a MojoKernelCall, and from a dtype to the slot of a kernel.
+#pragma once
+#include <ATen/core/ivalue.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/SmallVector.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "common.h"
+
+namespace torch_mojo {
+
+constexpr int kDtypeCodes = 32;
+
+inline int64_t float_bits(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// The kernels of one row: a key with placeholders {0}, {1} for dtypes, and a slot per combination, found on first use.
+class KernelFamily {
+ public:
+  // masks[i]: bit c set where dtype code c may stand for placeholder i.
+  KernelFamily(std::string key_template, std::vector<uint64_t> masks)
+      : template_(std::move(key_template)), masks_(std::move(masks)) {
+    for (auto& slot : slots_) slot.store(nullptr, std::memory_order_relaxed);
+  }
+
+  bool supports(at::ScalarType dtype, size_t placeholder = 0) const {
+    return placeholder >= masks_.size() || (masks_[placeholder] >> static_cast<int>(dtype) & 1);
+  }
+
+  MojoSlot* slot(at::ScalarType dtype) {
+    MojoSlot* found = slots_[static_cast<int>(dtype)].load(std::memory_order_acquire);
+    return C10_LIKELY(found != nullptr) ? found : resolve(&dtype, 1);
+  }
+
+  MojoSlot* slot(const at::ScalarType* dtypes, size_t count) {
+    return count == 1 ? slot(*dtypes) : resolve(dtypes, count);
+  }
+
+ private:
+  MojoSlot* resolve(const at::ScalarType* dtypes, size_t count);
+
+  std::string template_;
+  std::vector<uint64_t> masks_;
+  std::array<std::atomic<MojoSlot*>, kDtypeCodes> slots_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, MojoSlot*> combinations_;
+};
+
+// torch.float32 -> "float32"
+const char* dtype_name(at::ScalarType dtype);
+[[noreturn]] void throw_dtype_not_implemented(const std::string& op, const at::ScalarType* dtypes, size_t count);
+
+// A borrowed view for the duration of a call.
+inline MojoTensor view_of(const at::TensorBase& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  MojoTensor view;
+  view.numel = impl->numel();
+  view.data = view.numel == 0 ? nullptr
+                              : static_cast<char*>(const_cast<void*>(impl->storage().data())) +
+                                    impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+  view.sizes = impl->sizes().data();
+  view.strides = impl->strides().data();
+  view.dtype = static_cast<int32_t>(c10::typeMetaToScalarType(impl->dtype()));
+  view.ndim = static_cast<int16_t>(impl->sizes().size());
+  view.flags = impl->device_type() == c10::DeviceType::CPU ? MOJO_HOST_SCALAR : 0;
+  return view;
+}
+
+// Collects tensors and scalars of one launch without heap allocation for ordinary ops.
+class CallBuilder {
+ public:
+  void add(const at::TensorBase& tensor) { tensors_.push_back(view_of(tensor)); }
+  void add(const MojoTensor& view) { tensors_.push_back(view); }
+  void add_absent() {
+    MojoTensor view{};
+    view.flags = MOJO_ABSENT;
+    tensors_.push_back(view);
+  }
+  void word(int64_t value) { scalars_.push_back(value); }
+  void number(const at::Scalar& value) {
+    const bool floating = value.isFloatingPoint();
+    // Out-of-range doubles have no int64 value; kernels of floating dtypes read the second word.
+    word(floating ? static_cast<int64_t>(std::abs(value.toDouble()) < 9.2e18 ? value.toDouble() : 0)
+                  : (value.isBoolean() ? value.toBool() : value.toLong()));
+    word(float_bits(value.toDouble()));
+  }
+  // Encodes an argument as docs/architecture.md says; `type` is the schema's.
+  void scalar(const c10::IValue& value, const c10::Type& type);
+
+  void launch(MojoSlot* slot, c10::DeviceIndex device, const std::string& op) {
+    MojoKernelCall call{};
+    call.tensors = tensors_.data();
+    call.n_tensors = static_cast<int64_t>(tensors_.size());
+    call.scalars = scalars_.data();
+    call.n_scalars = static_cast<int64_t>(scalars_.size());
+    const int32_t status = mojo_launch(slot, &call, device, current_stream(device));
+    if (C10_UNLIKELY(status != MOJO_OK)) throw_status(status, mojo_last_error(), op);
+  }
+
+ private:
+  c10::SmallVector<MojoTensor, 8> tensors_;
+  c10::SmallVector<int64_t, 16> scalars_;
+};
+
+// The value of one element in host memory, and the way back (at most 8 bytes).
+at::Scalar load_scalar(const void* data, at::ScalarType dtype);
+void store_scalar(const at::Scalar& value, at::ScalarType dtype, void* destination);
+
+// "a,b" -> {"a", "b"}
+std::vector<std::string> split(const std::string& names);
+
+// Torch's own kernels for the functional and in-place forms of structured ops (check, allocate, call the out form) are
+// reached through a backend key that nobody registers for.
+constexpr auto kDefaultKernels = c10::DispatchKey::PrivateUse2;
+
+// Calls `visit` on every defined tensor of an argument: a tensor, an optional one, or a list of either.
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isList()) {
+    for (const auto& item : value.toListRef())
+      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
+  }
+}
+
+// Throws torch's message where a tensor is neither on `device` nor a 0-dim CPU tensor.
+void check_same_device(const at::TensorBase& tensor, c10::DeviceIndex device, const std::string& op);
+
+}  // namespace torch_mojo

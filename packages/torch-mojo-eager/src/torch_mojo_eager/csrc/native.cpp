@@ -1,0 +1,335 @@
+// Ops whose schema arguments map one to one to a kernel call (rows of type Native).
+//
+// The row names an `.out` overload. Three forms come from it:
+// - functional and in-place, of structured ops: torch's own kernel checks the arguments and allocates the output, then calls
+//   the `.out` overload, which trusts what it gets;
+// - functional, of other ops: the op runs on meta tensors first, which gives the outputs to allocate;
+// - `.out` called by the user: the functional form runs on meta tensors first, then the given outputs are checked and resized.
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+
+#include "kernel_call.h"
+
+namespace at::native {
+TORCH_API bool resize_output(const at::Tensor& output, at::IntArrayRef shape);
+}
+
+namespace torch_mojo {
+
+namespace {
+
+// Set while torch's kernel of a structured op runs: its call of the `.out` overload has checked and allocated.
+thread_local bool outputs_are_trusted = false;
+
+class TrustOutputs {
+ public:
+  TrustOutputs() : previous_(outputs_are_trusted) { outputs_are_trusted = true; }
+  ~TrustOutputs() { outputs_are_trusted = previous_; }
+
+ private:
+  bool previous_;
+};
+
+struct Source {
+  enum Kind { kTensor, kScalar, kLength } kind;
+  int argument;
+};
+
+struct NativeRow {
+  NativeRow(std::string op, std::string key_template, std::vector<uint64_t> masks)
+      : name(std::move(op)), kernel(std::move(key_template), std::move(masks)) {}
+
+  std::string name;
+  KernelFamily kernel;
+  std::vector<Source> tensors, scalars;
+  std::vector<int> dtype_arguments;  // the tensors whose dtypes fill the key's placeholders
+  std::vector<int> outputs;          // schema positions of the written arguments, in order
+  std::optional<c10::OperatorHandle> functional;
+};
+
+void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments) {
+  c10::DeviceIndex device = -1;
+  for (const auto& source : row.tensors) {
+    for_each_tensor(arguments[source.argument], [&](const at::Tensor& tensor) {
+      if (device < 0 && tensor.device().type() == kMojo) device = tensor.device().index();
+    });
+  }
+  TORCH_CHECK(device >= 0, "mojo: aten::", row.name, " got no mojo tensor");
+  CallBuilder call;
+  for (const auto& source : row.tensors) {
+    const c10::IValue& value = arguments[source.argument];
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      if (!tensor.defined()) {
+        call.add_absent();
+        continue;
+      }
+      check_same_device(tensor, device, row.name);
+      call.add(tensor);
+    } else if (value.isNone()) {
+      call.add_absent();
+    } else if (value.isTensorList()) {
+      const auto list = value.toTensorList();  // keeps the tensors alive through the list
+      for (size_t i = 0; i < list.size(); i++) {
+        const at::Tensor tensor = list.get(i);
+        check_same_device(tensor, device, row.name);
+        call.add(tensor);
+      }
+    } else {
+      for (const auto& item : value.toListRef()) {
+        if (item.isNone() || !item.toTensor().defined()) {
+          call.add_absent();
+        } else {
+          check_same_device(item.toTensor(), device, row.name);
+          call.add(item.toTensor());
+        }
+      }
+    }
+  }
+  for (const auto& source : row.scalars) {
+    const c10::IValue& value = arguments[source.argument];
+    if (source.kind == Source::kLength) {
+      call.word(static_cast<int64_t>(value.isTensorList() ? value.toTensorList().size() : value.toListRef().size()));
+    } else {
+      call.scalar(value, *schema.arguments()[source.argument].type());
+    }
+  }
+  std::array<at::ScalarType, 4> dtypes{};
+  for (size_t i = 0; i < row.dtype_arguments.size(); i++) {
+    bool found = false;
+    for_each_tensor(arguments[row.dtype_arguments[i]], [&](const at::Tensor& tensor) {
+      if (!found) dtypes[i] = tensor.scalar_type();
+      found = true;
+    });
+    // An absent optional tensor: any dtype does, so take the first's.
+    if (!found) dtypes[i] = dtypes[0];
+    if (!row.kernel.supports(dtypes[i], i)) throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
+  }
+  CurrentDevice guard(device);
+  call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
+}
+
+at::Tensor to_meta(const at::Tensor& tensor) {
+  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+c10::IValue to_meta(const c10::IValue& value, const c10::Type& type) {
+  if (value.isTensor()) return value.toTensor().defined() ? to_meta(value.toTensor()) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> metas;
+    for (const at::Tensor& tensor : value.toTensorVector()) metas.push_back(to_meta(tensor));
+    return metas;
+  }
+  if (value.isList() && type.str().find("Tensor") != std::string::npos) {
+    c10::List<std::optional<at::Tensor>> metas;
+    for (const auto& item : value.toListRef())
+      metas.push_back(item.isTensor() && item.toTensor().defined() ? std::optional(to_meta(item.toTensor())) : std::nullopt);
+    return metas;
+  }
+  return value;
+}
+
+// Runs the functional form on meta tensors: torch's own checks, and what the outputs must be.
+std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, const c10::FunctionSchema& schema,
+                                      const c10::IValue* arguments) {
+  torch::jit::Stack stack;
+  for (const auto& argument : functional.schema().arguments()) {
+    const auto position = schema.argumentIndexWithName(argument.name());
+    TORCH_INTERNAL_ASSERT(position);
+    stack.push_back(to_meta(arguments[*position], *argument.type()));
+  }
+  functional.callBoxed(&stack);
+  std::vector<at::Tensor> outputs;
+  for (const auto& value : stack)
+    for_each_tensor(value, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
+  return outputs;
+}
+
+void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::Tensor& device_of) {
+  TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(), ", but got ",
+              out.dtype(), " instead");
+  TORCH_CHECK(out.device() == device_of.device(), "Expected out tensor to have device ", device_of.device(), ", but got ",
+              out.device(), " instead");
+  at::native::resize_output(out, wanted.sizes());
+  at::assert_no_internal_overlap(out);
+}
+
+struct OutKernel final : c10::OperatorKernel {
+  explicit OutKernel(std::shared_ptr<NativeRow> shared) : row(std::move(shared)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const auto& schema = op.schema();
+    const size_t count = schema.arguments().size();
+    const size_t base = stack->size() - count;
+    c10::IValue* arguments = stack->data() + base;
+    const bool trusted = outputs_are_trusted;
+    outputs_are_trusted = false;
+    if (!trusted && row->functional) check_outputs(schema, arguments);
+    launch(*row, schema, arguments);
+    if (row->outputs.size() == 1 && schema.returns().size() == 1) {
+      c10::IValue result = std::move(arguments[row->outputs[0]]);
+      stack->resize(base);
+      stack->push_back(std::move(result));
+      return;
+    }
+    std::vector<c10::IValue> results;
+    if (!schema.returns().empty())
+      for (const int output : row->outputs) results.push_back(std::move(arguments[output]));
+    stack->resize(base);
+    for (auto& result : results) stack->push_back(std::move(result));
+  }
+
+  void check_outputs(const c10::FunctionSchema& schema, const c10::IValue* arguments) const {
+    const auto wanted = infer_outputs(*row->functional, schema, arguments);
+    const at::Tensor* input = nullptr;
+    for (size_t i = 0; i < schema.arguments().size() && input == nullptr; i++) {
+      if (std::find(row->outputs.begin(), row->outputs.end(), i) != row->outputs.end()) continue;
+      if (arguments[i].isTensor() && arguments[i].toTensor().defined()) input = &arguments[i].toTensor();
+    }
+    for (size_t i = 0; i < row->outputs.size() && i < wanted.size(); i++) {
+      const at::Tensor& out = arguments[row->outputs[i]].toTensor();
+      prepare_output(out, wanted[i], input != nullptr ? *input : out);
+      for (size_t k = 0; k < schema.arguments().size(); k++) {
+        if (std::find(row->outputs.begin(), row->outputs.end(), k) != row->outputs.end()) continue;
+        for_each_tensor(arguments[k], [&](const at::Tensor& tensor) { at::assert_no_overlap(out, tensor); });
+      }
+    }
+  }
+
+  std::shared_ptr<NativeRow> row;
+};
+
+// The functional or in-place form of a structured op.
+struct StructuredForm final : c10::OperatorKernel {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    TrustOutputs trust;
+    op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
+  }
+};
+
+// The same for schemas that hot ops have, without boxing the arguments.
+template <class Signature>
+struct TypedStructuredForm;
+template <class... Args>
+struct TypedStructuredForm<at::Tensor(Args...)> final : c10::OperatorKernel {
+  explicit TypedStructuredForm(const c10::OperatorHandle& h) : op(h.typed<at::Tensor(Args...)>()) {}
+  at::Tensor operator()(Args... args) {
+    TrustOutputs trust;
+    return op.redispatch(c10::DispatchKeySet(kDefaultKernels), std::forward<Args>(args)...);
+  }
+  c10::TypedOperatorHandle<at::Tensor(Args...)> op;
+};
+
+// `spelled` is the schema's argument types as text, e.g. "Tensor,Tensor".
+template <class Signature>
+bool register_typed(const char* form, const std::string& spelled, const std::string& name, const c10::OperatorHandle& op) {
+  if (spelled != form) return false;
+  register_kernel(name, c10::DispatchKey::PrivateUse1,
+                  c10::KernelFunction::makeFromUnboxedFunctor<false, TypedStructuredForm<Signature>>(
+                      std::make_unique<TypedStructuredForm<Signature>>(op)));
+  return true;
+}
+
+std::string spell_arguments(const c10::FunctionSchema& schema) {
+  std::string spelled;
+  for (const auto& argument : schema.arguments()) spelled += (spelled.empty() ? "" : ",") + argument.type()->str();
+  return spelled;
+}
+
+// The functional form of an op that torch does not allocate for.
+struct InferredForm final : c10::OperatorKernel {
+  InferredForm(std::shared_ptr<NativeRow> shared, c10::OperatorHandle out) : row(std::move(shared)), out_op(out) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const auto& schema = op.schema();
+    const size_t base = stack->size() - schema.arguments().size();
+    const c10::IValue* arguments = stack->data() + base;
+    const auto metas = infer_outputs(op, schema, arguments);
+    c10::DeviceIndex device = -1;
+    for (size_t i = 0; i < schema.arguments().size(); i++)
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        if (device < 0 && tensor.device().type() == kMojo) device = tensor.device().index();
+      });
+    torch::jit::Stack out_arguments;
+    size_t next = 0;
+    std::vector<c10::IValue> outputs;
+    for (const auto& argument : out_op.schema().arguments()) {
+      if (const auto position = schema.argumentIndexWithName(argument.name())) {
+        out_arguments.push_back(arguments[*position]);
+      } else {
+        TORCH_INTERNAL_ASSERT(next < metas.size());
+        outputs.emplace_back(empty(metas[next].sizes(), metas[next].scalar_type(), device));
+        next++;
+        out_arguments.push_back(outputs.back());
+      }
+    }
+    launch(*row, out_op.schema(), out_arguments.data());
+    stack->resize(base);
+    for (auto& output : outputs) stack->push_back(std::move(output));
+  }
+
+  std::shared_ptr<NativeRow> row;
+  c10::OperatorHandle out_op;
+};
+
+int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
+  const auto position = schema.argumentIndexWithName(name);
+  TORCH_CHECK(position, "mojo: ", schema.name(), " has no argument ", name);
+  return *position;
+}
+
+}  // namespace
+}  // namespace torch_mojo
+
+// `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" in scalars. `masks`: one per dtype
+// argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
+TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
+                                                  const char* tensors, const char* scalars, const char* dtype_arguments,
+                                                  const char* functional, const char* in_place) {
+  using namespace torch_mojo;
+  return shield([&] {
+    const auto op = find_operator(name);
+    const auto& schema = op.schema();
+    const auto dtype_names = split(dtype_arguments);
+    auto row = std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
+    for (const auto& tensor : split(tensors)) row->tensors.push_back({Source::kTensor, argument_index(schema, tensor)});
+    for (const auto& scalar : split(scalars)) {
+      if (scalar.rfind("len(", 0) == 0) {
+        row->scalars.push_back({Source::kLength, argument_index(schema, scalar.substr(4, scalar.size() - 5))});
+      } else {
+        row->scalars.push_back({Source::kScalar, argument_index(schema, scalar)});
+      }
+    }
+    for (const auto& dtype : dtype_names) row->dtype_arguments.push_back(argument_index(schema, dtype));
+    for (size_t i = 0; i < schema.arguments().size(); i++) {
+      const auto* alias = schema.arguments()[i].alias_info();
+      if (alias != nullptr && alias->isWrite()) row->outputs.push_back(static_cast<int>(i));
+    }
+    auto boxed = [](auto kernel) {
+      using Kernel = typename decltype(kernel)::element_type;
+      return c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::move(kernel));
+    };
+    const auto key = c10::DispatchKey::PrivateUse1;
+    for (const std::string& form : {std::string(functional), std::string(in_place)}) {
+      if (form.empty()) continue;
+      const auto form_op = find_operator(form);
+      if (form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+      if (form == functional) row->functional = form_op;
+      if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels)) {
+        using Tensor = const at::Tensor&;
+        using Dims = at::OptionalIntArrayRef;
+        using Dtype = std::optional<at::ScalarType>;
+        const std::string spelled = spell_arguments(form_op.schema());
+        if (form_op.schema().returns().size() != 1 || form == in_place ||
+            (!register_typed<at::Tensor(Tensor, Tensor)>("Tensor,Tensor", spelled, form, form_op) &&
+             !register_typed<at::Tensor(Tensor, Dims, bool, Dtype)>("Tensor,int[]?,bool,int?", spelled, form, form_op)))
+          register_kernel(form, key, boxed(std::make_unique<StructuredForm>()));
+      } else if (form == functional) {
+        register_kernel(form, key, boxed(std::make_unique<InferredForm>(row, op)));
+      }
+    }
+    register_kernel(name, key, boxed(std::make_unique<OutKernel>(row)));
+  });
+}

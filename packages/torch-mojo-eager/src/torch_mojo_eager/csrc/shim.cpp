@@ -1,0 +1,24 @@
+// The shim as one translation unit: torch's headers are parsed once.
+#include "autocast.cpp"
+#include "common.cpp"
+#include "copy.cpp"
+#include "kernel_call.cpp"
+#include "launch.cpp"
+#include "native.cpp"
+#include "normalization.cpp"
+#include "pointwise.cpp"
+#include "runtime.cpp"
+#include "views.cpp"
+
+// Registers the device under `name` with everything that needs no rows. The schemas of the mojo:: ops are defined before.
+TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
+  using namespace torch_mojo;
+  return shield([&] {
+    register_runtime(name);
+    register_views();
+    register_copies();
+    register_launch();
+    register_normalization();
+    register_autocast_fallthrough();
+  });
+}

@@ -1,0 +1,1 @@
+"""Which op is served by which kernel: rows in `tables/`, Python functions in one module per family."""

@@ -1,0 +1,254 @@
+"""How ops reach torch: rows of the tables through the shim, Python functions through torch.library.
+
+`op` registers a Python function, `launch` calls a kernel from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torch_mojo_eager.ops.table import Native, Pointwise, Row
+
+Function = Callable[..., Any]
+
+_PYTHON_OPS: dict[str, Function] = {}
+
+PROMOTIONS = {"common": 0, "float": 1, "bool": 2, "first": 3, "condition": 4}
+
+_DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.bool,
+        torch.bfloat16,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    )
+}
+# torch.ScalarType's numbers, which are the kernel ABI's.
+_CODES = {
+    "uint8": 0,
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "float16": 5,
+    "float32": 6,
+    "float64": 7,
+    "complex64": 9,
+    "complex128": 10,
+    "bool": 11,
+    "bfloat16": 15,
+    "uint16": 27,
+    "uint32": 28,
+    "uint64": 29,
+}
+
+
+def dtype_mask(names: Sequence[str]) -> int:
+    """Returns the bit mask over dtype codes that the shim takes."""
+    mask = 0
+    for name in names:
+        mask |= 1 << _CODES[name]
+    return mask
+
+
+def op(name: str) -> Callable[[Function], Function]:
+    """Registers the decorated function for an overload, e.g. `@op("aten::flip")`, when the device is registered.
+
+    Args:
+        name: The overload with its namespace. The function takes the schema's arguments and returns its results.
+    """
+
+    def decorate(function: Function) -> Function:
+        _PYTHON_OPS[name.removeprefix("aten::")] = function
+        return function
+
+    return decorate
+
+
+def python_ops() -> dict[str, Function]:
+    """Returns the Python ops by overload name, without the namespace."""
+    _import_modules()
+    return dict(_PYTHON_OPS)
+
+
+def number(value: float | int | bool) -> tuple[int, int]:
+    """Returns the two words of a Number: its int64 value and the bits of its float64 value."""
+    integer = int(value) if abs(value) < 2**63 else 0
+    return integer, float_word(float(value))
+
+
+def float_word(value: float) -> int:
+    """Returns the bits of a float64 as an int64."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+@functools.lru_cache(maxsize=None)
+def kernel_key(kernel: str, parameters: tuple[tuple[str, Any], ...]) -> str:
+    """Returns the KernelSpec key of "module:function" below mojo_kernels with compile-time parameters."""
+    rendered = []
+    for name, value in sorted(parameters):
+        if isinstance(value, torch.dtype):
+            value = str(value).removeprefix("torch.")
+        elif isinstance(value, bool):
+            value = str(value).lower()
+        rendered.append(f"{name}={value}")
+    return f"mojo_kernels.{kernel}[{','.join(rendered)}]"
+
+
+def launch(
+    kernel: str,
+    tensors: Sequence[torch.Tensor | None],
+    scalars: Sequence[int | float | bool] = (),
+    **parameters: torch.dtype | str | int | bool,
+) -> None:
+    """Launches a kernel on the current stream of the tensors' device.
+
+    Args:
+        kernel: "module:function" below `mojo_kernels`.
+        tensors: Outputs first; None is an absent optional tensor.
+        scalars: Words in the kernel's order: floats are passed as float64, ints and bools as int64. `number(x)` gives the
+            two words of a Number.
+        parameters: The kernel's compile-time parameters.
+    """
+    words = [float_word(word) if isinstance(word, float) else int(word) for word in scalars]
+    torch.ops.mojo.launch(kernel_key(kernel, tuple(parameters.items())), list(tensors), words)
+
+
+def _modules(package: str) -> Iterator[str]:
+    root = importlib.import_module(package)
+    for module in pkgutil.iter_modules(root.__path__, prefix=package + "."):
+        if not module.ispkg:
+            yield module.name
+
+
+@functools.lru_cache(maxsize=1)
+def _import_modules() -> None:
+    for name in _modules("torch_mojo_eager.ops"):
+        importlib.import_module(name)
+
+
+@functools.lru_cache(maxsize=1)
+def rows() -> tuple[Row, ...]:
+    """Returns the rows of all tables."""
+    found: list[Row] = []
+    for name in _modules("torch_mojo_eager.ops.tables"):
+        found.extend(importlib.import_module(name).ROWS)
+    return tuple(found)
+
+
+def schema_of(name: str) -> torch._C.FunctionSchema:
+    """Returns the schema of an aten overload such as "add.out"."""
+    base, _, overload = name.partition(".")
+    schema: torch._C.FunctionSchema = getattr(getattr(torch.ops.aten, base), overload or "default")._schema
+    return schema
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+@functools.lru_cache(maxsize=None)
+def forms_of(name: str) -> tuple[str, str]:
+    """Returns the functional and in-place overloads that belong to an out overload, "" where there is none.
+
+    They have the same arguments without the outputs; the in-place one writes to its first.
+    """
+    schema = schema_of(name)
+    inputs = [(a.name, str(a.type)) for a in schema.arguments if not _is_written(a)]
+    if len(inputs) == len(schema.arguments) or not any(a.is_out for a in schema.arguments):
+        return "", ""
+    base = name.partition(".")[0]
+
+    def find(packet_name: str, written: list[bool]) -> str:
+        packet = getattr(torch.ops.aten, packet_name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            arguments = getattr(packet, overload)._schema.arguments
+            if [(a.name, str(a.type)) for a in arguments] != inputs:
+                continue
+            if [_is_written(a) for a in arguments] == written:
+                return packet_name if overload == "default" else f"{packet_name}.{overload}"
+        return ""
+
+    functional = find(base, [False] * len(inputs))
+    in_place = find(base + "_", [True] + [False] * (len(inputs) - 1))
+    return functional, in_place
+
+
+def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Returns a row's KernelSpec key with placeholders for dtypes, the arguments that give the dtypes, and the allowed ones."""
+    parameters: dict[str, Any] = {}
+    arguments: list[str] = []
+    allowed: list[tuple[str, ...]] = []
+    if isinstance(row, Pointwise):
+        parameters = {"dtype": "{0}", "op": row.op, **dict(row.parameters)}
+        allowed = [row.dtypes]
+    else:
+        restricted = dict(row.dtype_parameters)
+        for name, source in row.parameters:
+            if source.startswith("="):
+                parameters[name] = source[1:]
+                continue
+            parameters[name] = f"{{{len(arguments)}}}"
+            allowed.append(restricted.get(name, tuple(_CODES)) if arguments else row.dtypes)
+            arguments.append(source)
+    return kernel_key(row.kernel, tuple(parameters.items())), tuple(arguments), tuple(allowed)
+
+
+def register_all(shim: Any, library: torch.library.Library) -> None:
+    """Registers every row and every Python op for the device."""
+    python = python_ops()
+    for row in rows():
+        if row.name in python:
+            raise RuntimeError(f"aten::{row.name} has both a row and a Python op")
+        register_row(shim, row)
+    for name, function in python.items():
+        library.impl(name, function, "PrivateUse1")
+
+
+def register_row(shim: Any, row: Row) -> None:
+    """Registers one row through the shim."""
+    template, arguments, allowed = key_template(row)
+    functional, in_place = forms_of(row.name)
+    if isinstance(row, Pointwise):
+        shim.register_pointwise(
+            row.name,
+            template,
+            dtype_mask(row.dtypes),
+            PROMOTIONS[row.promotion],
+            ",".join(row.inputs),
+            ",".join(row.scalars),
+            ",".join(form for form in (functional, in_place) if form),
+        )
+    else:
+        shim.register_native(
+            row.name,
+            template,
+            [dtype_mask(names) for names in allowed],
+            ",".join(row.tensors),
+            ",".join(row.scalars),
+            ",".join(arguments),
+            functional,
+            in_place,
+        )
+
+
+__all__ = ["Native", "Pointwise", "forms_of", "launch", "number", "op", "python_ops", "register_all", "rows"]
