@@ -51,34 +51,34 @@ enum MojoTensorFlags {
 
 /* A strided view. 40 bytes. */
 typedef struct MojoTensor {
-  void *data;             /* first element, the storage offset applied; NULL when numel is 0 */
-  const int64_t *sizes;   /* [ndim] */
-  const int64_t *strides; /* [ndim], in elements; 0 where expanded */
+  void* data;             /* first element, the storage offset applied; NULL when numel is 0 */
+  const int64_t* sizes;   /* [ndim] */
+  const int64_t* strides; /* [ndim], in elements; 0 where expanded */
   int64_t numel;
-  int32_t dtype;          /* MojoDType */
+  int32_t dtype; /* MojoDType */
   int16_t ndim;
-  int16_t flags;          /* MojoTensorFlags */
+  int16_t flags; /* MojoTensorFlags */
 } MojoTensor;
 
-typedef void (*MojoTask)(void *context, int64_t index);
+typedef void (*MojoTask)(void* context, int64_t index);
 /* Runs task(context, i) for i in [0, count), on the caller and the pool's threads; returns when all are done. */
-typedef void (*MojoParallelFor)(MojoTask task, void *context, int64_t count);
+typedef void (*MojoParallelFor)(MojoTask task, void* context, int64_t count);
 
 /* 72 bytes. The caller fills tensors and scalars, the runtime the rest at launch.
  * A queued launch copies the call with everything it points to except tensor data. */
 typedef struct MojoKernelCall {
-  const MojoTensor *tensors;
+  const MojoTensor* tensors;
   int64_t n_tensors;
-  const int64_t *scalars; /* int64 values, or the bits of float64 values: the kernel knows which */
+  const int64_t* scalars; /* int64 values, or the bits of float64 values: the kernel knows which */
   int64_t n_scalars;
-  void *device_context;   /* GPU: the AsyncRT DeviceContext of the stream; CPU: NULL */
+  void* device_context; /* GPU: the AsyncRT DeviceContext of the stream; CPU: NULL */
   MojoParallelFor parallel_for;
-  int64_t threads;        /* threads that parallel_for can use, the caller included; 1 on GPUs */
-  char *error;            /* where a failing kernel writes its message, NUL-terminated */
+  int64_t threads; /* threads that parallel_for can use, the caller included; 1 on GPUs */
+  char* error;     /* where a failing kernel writes its message, NUL-terminated */
   int64_t error_capacity;
 } MojoKernelCall;
 
-typedef int32_t (*MojoKernel)(MojoKernelCall *call);
+typedef int32_t (*MojoKernel)(MojoKernelCall* call);
 
 #ifdef __cplusplus
 }

@@ -14,40 +14,40 @@ extern "C" {
 #define MOJO_API __attribute__((visibility("default")))
 #define MOJO_HOST (-1)
 
-MOJO_API const char *mojo_last_error(void);
+MOJO_API const char* mojo_last_error(void);
 
 /* ---- devices ------------------------------------------------------------------------------------------------- */
 
 /* Implemented in Mojo (driver.mojo) for GPUs; the CPU devices are built in. Every function returns a MojoStatus and
  * writes a message of at most `capacity` bytes into `error` when it fails. */
 typedef struct MojoDriver {
-  int32_t (*open)(int32_t device, void **context, char *error, int64_t capacity);
-  int32_t (*allocate)(void *context, uint64_t bytes, void **handle, void **data, char *error, int64_t capacity);
-  int32_t (*release)(void *context, void *handle, char *error, int64_t capacity);
-  int32_t (*pinned_allocate)(void *context, uint64_t bytes, void **handle, void **data, char *error, int64_t capacity);
-  int32_t (*pinned_release)(void *context, void *handle, char *error, int64_t capacity);
+  int32_t (*open)(int32_t device, void** context, char* error, int64_t capacity);
+  int32_t (*allocate)(void* context, uint64_t bytes, void** handle, void** data, char* error, int64_t capacity);
+  int32_t (*release)(void* context, void* handle, char* error, int64_t capacity);
+  int32_t (*pinned_allocate)(void* context, uint64_t bytes, void** handle, void** data, char* error, int64_t capacity);
+  int32_t (*pinned_release)(void* context, void* handle, char* error, int64_t capacity);
   /* kind: 0 host to device, 1 device to host, 2 device to device; ordered on the stream's context */
-  int32_t (*copy)(void *stream, void *destination, const void *source, uint64_t bytes, int32_t kind, char *error,
+  int32_t (*copy)(void* stream, void* destination, const void* source, uint64_t bytes, int32_t kind, char* error,
                   int64_t capacity);
-  int32_t (*stream_create)(void *context, int32_t priority, void **stream, char *error, int64_t capacity);
-  int32_t (*stream_synchronize)(void *stream, char *error, int64_t capacity);
-  int32_t (*event_create)(void *context, int32_t timing, void **event, char *error, int64_t capacity);
-  int32_t (*event_destroy)(void *event, char *error, int64_t capacity);
-  int32_t (*event_record)(void *event, void *stream, char *error, int64_t capacity);
-  int32_t (*event_wait)(void *event, void *stream, char *error, int64_t capacity);
-  int32_t (*event_query)(void *event, int32_t *done, char *error, int64_t capacity);
-  int32_t (*event_synchronize)(void *event, char *error, int64_t capacity);
-  int32_t (*event_elapsed)(void *start, void *end, double *milliseconds, char *error, int64_t capacity);
-  int32_t (*memory_info)(void *context, uint64_t *free_bytes, uint64_t *total_bytes, char *error, int64_t capacity);
+  int32_t (*stream_create)(void* context, int32_t priority, void** stream, char* error, int64_t capacity);
+  int32_t (*stream_synchronize)(void* stream, char* error, int64_t capacity);
+  int32_t (*event_create)(void* context, int32_t timing, void** event, char* error, int64_t capacity);
+  int32_t (*event_destroy)(void* event, char* error, int64_t capacity);
+  int32_t (*event_record)(void* event, void* stream, char* error, int64_t capacity);
+  int32_t (*event_wait)(void* event, void* stream, char* error, int64_t capacity);
+  int32_t (*event_query)(void* event, int32_t* done, char* error, int64_t capacity);
+  int32_t (*event_synchronize)(void* event, char* error, int64_t capacity);
+  int32_t (*event_elapsed)(void* start, void* end, double* milliseconds, char* error, int64_t capacity);
+  int32_t (*memory_info)(void* context, uint64_t* free_bytes, uint64_t* total_bytes, char* error, int64_t capacity);
 } MojoDriver;
 
 /* Opens `count` devices: CPU devices where driver is NULL. Callable once with effect; later calls must agree. */
-MOJO_API int32_t mojo_initialize(const MojoDriver *driver, int32_t count, int32_t threads);
+MOJO_API int32_t mojo_initialize(const MojoDriver* driver, int32_t count, int32_t threads);
 MOJO_API int32_t mojo_device_count(void);
 MOJO_API int32_t mojo_is_cpu(void);
 /* 1 in a process forked after mojo_initialize: every other call then fails with a message that names spawn. */
 MOJO_API int32_t mojo_in_bad_fork(void);
-MOJO_API void mojo_parallel_for(MojoTask task, void *context, int64_t count);
+MOJO_API void mojo_parallel_for(MojoTask task, void* context, int64_t count);
 MOJO_API int32_t mojo_threads(void);
 MOJO_API int32_t mojo_set_threads(int32_t threads);
 
@@ -61,46 +61,46 @@ typedef struct MojoMemoryStatistics {
 } MojoMemoryStatistics;
 
 /* `stream` orders the reuse of the memory: it may be handed out again to work queued after its free on that stream. */
-MOJO_API int32_t mojo_allocate(int32_t device, uint64_t bytes, int64_t stream, void **data);
-MOJO_API void mojo_free(void *data);
+MOJO_API int32_t mojo_allocate(int32_t device, uint64_t bytes, int64_t stream, void** data);
+MOJO_API void mojo_free(void* data);
 /* Work queued so far on `stream` uses the memory: it is not reused before that work is done. */
-MOJO_API int32_t mojo_record_stream(void *data, int64_t stream);
-MOJO_API int32_t mojo_pointer_device(const void *data); /* device index, or MOJO_HOST when it is not device memory */
-MOJO_API int32_t mojo_memory_statistics(int32_t device, MojoMemoryStatistics *out);
+MOJO_API int32_t mojo_record_stream(void* data, int64_t stream);
+MOJO_API int32_t mojo_pointer_device(const void* data); /* device index, or MOJO_HOST when it is not device memory */
+MOJO_API int32_t mojo_memory_statistics(int32_t device, MojoMemoryStatistics* out);
 MOJO_API int32_t mojo_reset_peak_statistics(int32_t device);
 MOJO_API int32_t mojo_reset_accumulated_statistics(int32_t device);
 MOJO_API int32_t mojo_empty_cache(int32_t device);
-MOJO_API int32_t mojo_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+MOJO_API int32_t mojo_memory_info(int32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
 
-MOJO_API int32_t mojo_pinned_allocate(int32_t device, uint64_t bytes, void **data);
-MOJO_API void mojo_pinned_free(void *data);
-MOJO_API int32_t mojo_is_pinned(const void *data); /* also true inside an allocation */
+MOJO_API int32_t mojo_pinned_allocate(int32_t device, uint64_t bytes, void** data);
+MOJO_API void mojo_pinned_free(void* data);
+MOJO_API int32_t mojo_is_pinned(const void* data); /* also true inside an allocation */
 
 /* Copies on `stream` of the device that takes part (the destination's where both are devices). Devices may be
  * MOJO_HOST. blocking != 0: done on return. blocking == 0: pinned host memory is read or written when the stream
  * gets there; pageable sources are copied to a staging buffer first; pageable destinations block. */
-MOJO_API int32_t mojo_copy(void *destination, int32_t destination_device, const void *source, int32_t source_device,
+MOJO_API int32_t mojo_copy(void* destination, int32_t destination_device, const void* source, int32_t source_device,
                            uint64_t bytes, int64_t stream, int32_t blocking);
 
 /* ---- streams and events -------------------------------------------------------------------------------------- */
 
-MOJO_API int32_t mojo_stream_create(int32_t device, int32_t priority, int64_t *stream);
-MOJO_API int32_t mojo_stream_query(int32_t device, int64_t stream, int32_t *done);
+MOJO_API int32_t mojo_stream_create(int32_t device, int32_t priority, int64_t* stream);
+MOJO_API int32_t mojo_stream_query(int32_t device, int64_t stream, int32_t* done);
 MOJO_API int32_t mojo_stream_synchronize(int32_t device, int64_t stream); /* also raises what failed in the queue */
 MOJO_API int32_t mojo_device_synchronize(int32_t device);
-MOJO_API void *mojo_stream_native_handle(int32_t device, int64_t stream);
+MOJO_API void* mojo_stream_native_handle(int32_t device, int64_t stream);
 MOJO_API int64_t mojo_stream_pending(int32_t device, int64_t stream); /* records that wait in the queue */
 /* Queues a host function; it runs on the stream's thread, in order. */
-MOJO_API int32_t mojo_stream_call(int32_t device, int64_t stream, void (*function)(void *), void *context);
+MOJO_API int32_t mojo_stream_call(int32_t device, int64_t stream, void (*function)(void*), void* context);
 
-MOJO_API int32_t mojo_event_create(int32_t device, int32_t timing, void **event);
-MOJO_API void mojo_event_destroy(void *event);
-MOJO_API int32_t mojo_event_record(void *event, int32_t device, int64_t stream);
-MOJO_API int32_t mojo_event_wait(void *event, int32_t device, int64_t stream); /* the stream waits, not the host */
-MOJO_API int32_t mojo_event_query(void *event, int32_t *done);                 /* never recorded: done */
-MOJO_API int32_t mojo_event_synchronize(void *event);
+MOJO_API int32_t mojo_event_create(int32_t device, int32_t timing, void** event);
+MOJO_API void mojo_event_destroy(void* event);
+MOJO_API int32_t mojo_event_record(void* event, int32_t device, int64_t stream);
+MOJO_API int32_t mojo_event_wait(void* event, int32_t device, int64_t stream); /* the stream waits, not the host */
+MOJO_API int32_t mojo_event_query(void* event, int32_t* done);                 /* never recorded: done */
+MOJO_API int32_t mojo_event_synchronize(void* event);
 /* MOJO_VALUE_ERROR without timing or never recorded, MOJO_RUNTIME_ERROR while not complete. */
-MOJO_API int32_t mojo_event_elapsed(void *start, void *end, double *milliseconds);
+MOJO_API int32_t mojo_event_elapsed(void* start, void* end, double* milliseconds);
 
 /* ---- kernels ------------------------------------------------------------------------------------------------- */
 
@@ -109,31 +109,31 @@ typedef struct MojoSlot MojoSlot;
 enum MojoSlotState { MOJO_SLOT_EMPTY = 0, MOJO_SLOT_REQUESTED = 1, MOJO_SLOT_READY = 2, MOJO_SLOT_FAILED = 3 };
 
 /* Finds or makes the slot of a KernelSpec's key, e.g. "mojo_kernels.pointwise.binary:binary[dtype=float32,op=add]". */
-MOJO_API MojoSlot *mojo_slot(const char *key);
-MOJO_API const char *mojo_slot_key(const MojoSlot *slot);
-MOJO_API int32_t mojo_slot_state(const MojoSlot *slot);
+MOJO_API MojoSlot* mojo_slot(const char* key);
+MOJO_API const char* mojo_slot_key(const MojoSlot* slot);
+MOJO_API int32_t mojo_slot_state(const MojoSlot* slot);
 /* Asks for the kernel without launching: from the index if it is there, else from the compile service. */
-MOJO_API int32_t mojo_slot_request(MojoSlot *slot);
+MOJO_API int32_t mojo_slot_request(MojoSlot* slot);
 /* Blocks until READY or FAILED (then returns the failure). */
-MOJO_API int32_t mojo_slot_wait(MojoSlot *slot);
+MOJO_API int32_t mojo_slot_wait(MojoSlot* slot);
 
 /* Runs the kernel on the stream: at once where the kernel is ready and the queue empty (CPU default stream: on this
  * thread), else queued with its arguments copied. A failed compile fails here, and at the next synchronisation of a
  * stream that had launches queued behind it. */
-MOJO_API int32_t mojo_launch(MojoSlot *slot, const MojoKernelCall *call, int32_t device, int64_t stream);
+MOJO_API int32_t mojo_launch(MojoSlot* slot, const MojoKernelCall* call, int32_t device, int64_t stream);
 MOJO_API int64_t mojo_launch_count(void);
 
 /* The compile service's side. The index maps keys to compiled libraries; a first use that is in it needs no Python. */
-MOJO_API int32_t mojo_index_add(const char *key, const char *library, const char *symbol);
+MOJO_API int32_t mojo_index_add(const char* key, const char* library, const char* symbol);
 MOJO_API void mojo_index_clear(void);
 MOJO_API int64_t mojo_index_size(void);
 /* Waits up to timeout for requested slots that the index does not have; writes them to `slots`, returns how many. */
-MOJO_API int32_t mojo_next_requests(int32_t timeout_milliseconds, MojoSlot **slots, int32_t capacity);
+MOJO_API int32_t mojo_next_requests(int32_t timeout_milliseconds, MojoSlot** slots, int32_t capacity);
 MOJO_API void mojo_interrupt_requests(void); /* makes a waiting mojo_next_requests return 0 */
-MOJO_API int32_t mojo_slot_load(MojoSlot *slot, const char *library, const char *symbol);
-MOJO_API void mojo_slot_fail(MojoSlot *slot, int32_t status, const char *message);
+MOJO_API int32_t mojo_slot_load(MojoSlot* slot, const char* library, const char* symbol);
+MOJO_API void mojo_slot_fail(MojoSlot* slot, int32_t status, const char* message);
 /* Back to EMPTY, e.g. after a failed build was mended. */
-MOJO_API void mojo_slot_reset(MojoSlot *slot);
+MOJO_API void mojo_slot_reset(MojoSlot* slot);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,136 @@
+#include "thread_pool.h"
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+
+#include "core.h"
+
+namespace mojo {
+
+namespace {
+
+// How long a worker looks for the next loop, and a caller for the last worker, before sleeping.
+constexpr int kPoolSpinMicroseconds = 40;
+// A caller hands out about this many pieces per thread, so that uneven pieces balance.
+constexpr int64_t kPiecesPerThread = 8;
+
+thread_local bool inside_loop = false;
+
+}  // namespace
+
+int32_t available_cores() {
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+}
+
+ThreadPool& ThreadPool::instance() {
+  static ThreadPool* pool = new ThreadPool;  // outlives every thread: never destroyed
+  return *pool;
+}
+
+void ThreadPool::run_indices() {
+  while (true) {
+    int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= count_) return;
+    int64_t end = std::min(begin + grain_, count_);
+    for (int64_t i = begin; i < end; i++) task_(context_, i);
+  }
+}
+
+void ThreadPool::parallel_for(MojoTask task, void* context, int64_t count) {
+  int32_t threads = this->threads();
+  if (count <= 1 || threads <= 1 || busy_.exchange(true, std::memory_order_acquire)) {
+    for (int64_t i = 0; i < count; i++) task(context, i);
+    return;
+  }
+  if (workers_.empty()) start_workers();
+  task_ = task;
+  context_ = context;
+  count_ = count;
+  grain_ = std::max<int64_t>(1, count / (threads * kPiecesPerThread));
+  next_.store(0, std::memory_order_relaxed);
+  // Sequentially consistent, as are the operations on active_: a worker that entered is seen here, or sees it closed.
+  open_.store(true);
+  epoch_.fetch_add(1);
+  int32_t sleeping = sleeping_.load();
+  if (sleeping > 0) {
+    if (count - 1 >= sleeping)
+      epoch_.notify_all();
+    else
+      for (int64_t i = 1; i < count; i++) epoch_.notify_one();
+  }
+  inside_loop = true;
+  run_indices();
+  inside_loop = false;
+  open_.store(false);
+  if (!spin([this] { return active_.load() == 0; }, kPoolSpinMicroseconds)) {
+    uint32_t active;
+    while ((active = active_.load()) != 0) active_.wait(active);
+  }
+  busy_.store(false, std::memory_order_release);
+}
+
+void ThreadPool::work(uint32_t epoch) {
+  inside_loop = true;
+  while (true) {
+    auto changed = [&] { return epoch_.load() != epoch; };
+    if (!spin(changed, kPoolSpinMicroseconds)) {
+      sleeping_.fetch_add(1);
+      while (!changed()) epoch_.wait(epoch);
+      sleeping_.fetch_sub(1);
+    }
+    epoch = epoch_.load();
+    if (stopping_.load()) return;
+    active_.fetch_add(1);
+    if (open_.load()) run_indices();
+    if (active_.fetch_sub(1) == 1) active_.notify_one();
+  }
+}
+
+void ThreadPool::start_workers() {
+  uint32_t epoch = epoch_.load();
+  for (int32_t i = 1; i < threads(); i++) workers_.emplace_back([this, epoch] { work(epoch); });
+}
+
+void ThreadPool::stop_workers() {
+  stopping_.store(true);
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
+  stopping_.store(false);
+}
+
+bool ThreadPool::is_inside_loop() { return inside_loop; }
+
+void ThreadPool::set_threads(int32_t threads) {
+  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  if (!workers_.empty()) stop_workers();
+  threads_.store(threads);
+  busy_.store(false, std::memory_order_release);
+}
+
+}  // namespace mojo
+
+using namespace mojo;
+
+void mojo_parallel_for(MojoTask task, void* context, int64_t count) {
+  ThreadPool::instance().parallel_for(task, context, count);
+}
+
+int32_t mojo_threads(void) { return ThreadPool::instance().threads(); }
+
+int32_t mojo_set_threads(int32_t threads) {
+  if (core.forked.load()) return fail_device(0);
+  if (threads < 1) return fail(MOJO_VALUE_ERROR, "the number of threads must be positive");
+  if (ThreadPool::is_inside_loop())
+    return fail(MOJO_RUNTIME_ERROR, "the number of threads cannot be changed from inside a parallel loop");
+  ThreadPool::instance().set_threads(threads);
+  return MOJO_OK;
+}

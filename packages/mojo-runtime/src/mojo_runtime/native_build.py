@@ -1,0 +1,187 @@
+"""Compiles C++ sources to a shared library at first use, and finds it again.
+
+A library is named by what it is made from, its *content key*: the files in the folders of its sources, the flags, the
+platform and an extra key. A prebuilt library with that key is used as it is, so that no compiler is needed; one that is
+built here is kept in the cache folder under the content key and the compiler's identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mojo_runtime.cache import CacheRefused, check_private
+from mojo_runtime.config import config
+
+COMPILERS = ("g++", "clang++", "c++")
+SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+DEFAULT_FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+_SOURCE_SUFFIXES = (".h", ".hpp", ".inc", ".cpp", ".cc", ".c")
+
+
+class NativeBuildError(RuntimeError):
+    """A native library cannot be built: there is no C++ compiler, or it failed."""
+
+
+def find_compiler() -> Path | None:
+    """Returns the C++ compiler that the environment variable CXX names, else the first of g++, clang++ and c++."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    return None
+
+
+def content_key(
+    sources: Sequence[Path], flags: Sequence[str] = DEFAULT_FLAGS, libraries: Sequence[str] = (), key_extra: str = ""
+) -> str:
+    """Returns the key of what a library is made from, 32 hexadecimal digits.
+
+    Args:
+        sources: The files to compile. All C and C++ files in their folders count, since they may be included.
+        flags: For the compiler.
+        libraries: Names of libraries to link.
+        key_extra: What else the result depends on, such as the version of a package whose headers are included.
+    """
+    digest = hashlib.sha256()
+    for text in (sys.platform, platform.machine(), key_extra, *flags, "", *libraries, "", *(s.name for s in sources)):
+        digest.update(text.encode() + b"\0")
+    for folder in sorted({source.parent for source in sources}):
+        for file in sorted(path for path in folder.iterdir() if path.suffix in _SOURCE_SUFFIXES):
+            digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+def prebuilt_name(name: str, key: str) -> str:
+    """Returns the file name of a prebuilt library with the content key `key`."""
+    return f"lib{name}-{key}{SUFFIX}"
+
+
+def build_library(
+    name: str,
+    sources: Sequence[Path],
+    include_directories: Sequence[Path] = (),
+    library_directories: Sequence[Path] = (),
+    libraries: Sequence[str] = (),
+    flags: Sequence[str] = DEFAULT_FLAGS,
+    key_extra: str = "",
+    prebuilt_directories: Sequence[Path] = (),
+) -> Path:
+    """Returns a shared library made from C++ sources: a prebuilt one, the cached one, or one compiled now.
+
+    Several processes that ask at once compile once. The result is installed by a rename, so that nobody sees a part.
+
+    Args:
+        name: The library is `lib<name>`, also as its SONAME.
+        sources: The files to compile, all in one run of the compiler.
+        include_directories: Searched for headers; their content must be covered by `key_extra`.
+        library_directories: Searched for `libraries`, when linking and when loading.
+        libraries: Names to link, e.g. "c10".
+        flags: All other flags.
+        key_extra: Part of the key, e.g. the version of what the include directories hold.
+        prebuilt_directories: Folders that may hold a library named by `prebuilt_name`.
+
+    Raises:
+        NativeBuildError: There is no compiler and no prebuilt library, or the compiler failed.
+        CacheRefused: The cached library belongs to somebody else or can be written by others.
+        OSError: The cache folder can't be written.
+    """
+    key = content_key(sources, flags, libraries, key_extra)
+    for directory in prebuilt_directories:
+        prebuilt = directory / prebuilt_name(name, key)
+        if prebuilt.is_file():
+            return prebuilt
+    folder = config.cache_dir / "native"
+    compiler = find_compiler()
+    if compiler is None:
+        # Whatever compiler made it: better than none.
+        for candidate in sorted(folder.glob(f"lib{name}-{key}-*{SUFFIX}")):
+            return _checked(candidate)
+        raise NativeBuildError(
+            f"lib{name} has to be compiled for this machine, and there is no C++ compiler: install g++ or clang++ "
+            "(Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install), or set "
+            "CXX to one"
+        )
+    target = folder / f"lib{name}-{key}-{_identity(compiler)}{SUFFIX}"
+    if target.exists():
+        return _checked(target)
+    for created in (config.cache_dir, folder):
+        created.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_private(created, created.stat())
+    with _locked(folder / f"{name}.lock"):
+        if not target.exists():
+            command = [
+                str(compiler),
+                *flags,
+                *(f"-I{directory}" for directory in include_directories),
+                *map(str, sources),
+                *(f"-L{directory}" for directory in library_directories),
+                *(f"-Wl,-rpath,{directory}" for directory in library_directories),
+                *(f"-l{library}" for library in libraries),
+                f"-Wl,-install_name,@rpath/lib{name}{SUFFIX}"
+                if sys.platform == "darwin"
+                else f"-Wl,-soname,lib{name}{SUFFIX}",
+            ]
+            _compile(name, command, target)
+    return target
+
+
+def _checked(library: Path) -> Path:
+    check_private(library.parent, library.parent.stat())
+    check_private(library, library.lstat())
+    return library
+
+
+def _identity(compiler: Path) -> str:
+    # Asking the compiler for its version would cost a process at every start.
+    resolved = compiler.resolve()
+    status = resolved.stat()
+    return hashlib.sha256(f"{resolved} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:8]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
+        yield
+
+
+def _compile(name: str, command: list[str], target: Path) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}-", suffix=SUFFIX, dir=target.parent)
+    os.close(descriptor)
+    command += ["-o", temporary]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise NativeBuildError(
+                f"compiling lib{name} failed with exit status {result.returncode}:\n{result.stderr.strip()}\n"
+                f"Command: {' '.join(command)}"
+            )
+        os.chmod(temporary, 0o500)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+__all__ = [
+    "DEFAULT_FLAGS",
+    "CacheRefused",
+    "NativeBuildError",
+    "build_library",
+    "content_key",
+    "find_compiler",
+    "prebuilt_name",
+]
