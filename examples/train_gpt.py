@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import hashlib
 import math
+import os
 import sys
 import sysconfig
 import time
@@ -246,7 +247,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, di
     parser.add_argument("--log-interval", type=int, default=20, help="steps between lines")
     parser.add_argument("--eval-interval", type=int, default=200, help="steps between validations and checkpoints")
     parser.add_argument("--sample-length", type=int, default=500, help="characters to write at the end")
-    parser.add_argument("--threads", type=int, help="CPU threads of PyTorch (default: as PyTorch chooses)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: one per core)")
     settings = parser.parse_args(arguments)
     if settings.resume is None:
         return settings, None
@@ -258,9 +259,10 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, di
 def main(arguments: list[str] | None = None) -> list[float]:
     """Trains as the command line says; returns the losses of the steps done, in order."""
     settings, checkpoint = parse_arguments(arguments)
-    device = torch.device(settings.device) if settings.device == "cpu" else register(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
+        os.environ["TORCH_MOJO_BACKEND_THREADS"] = str(settings.threads)
+    device = torch.device(settings.device) if settings.device == "cpu" else register(settings.device)
 
     text = standard_library_text()
     text_digest = hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Takes the package index out of a uv.lock: git's clean filter for that file, from standard input to standard output.
 
-A lock file that uv writes names the index it was made with: in every package's source, in every artifact's address,
-and, through the requirements that it repeats, in what it considers up to date. The neutral form keeps versions, artifact
+A lock file that uv writes names the index it was made with: in every package's source, in every artifact's address and,
+through the requirements that it repeats, in what it takes for up to date. The neutral form keeps versions, artifacts'
 names and hashes. uv accepts it, keeps its versions, and fills the rest in again from whatever index is configured.
 """
 

@@ -1,4 +1,4 @@
-"""PyTorch on any accelerator through kernels written in Mojo: what a program needs, from the packages that define it."""
+"""PyTorch on any accelerator through kernels written in Mojo: what programs need, from the packages that define it."""
 
 from __future__ import annotations
 
