@@ -22,9 +22,11 @@ from pathlib import Path
 from mojo_runtime.cache import CacheRefused, check_private
 from mojo_runtime.config import config
 
+PUBLIC_HEADERS = ("kernel_abi.h", "mojo_runtime.h")
 COMPILERS = ("g++", "clang++", "c++")
 SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-DEFAULT_FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+DEFAULT_FLAGS = ("-std=c++20", "-O2")
+_SHARED_FLAGS = ("-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-g0")
 _SOURCE_SUFFIXES = (".h", ".hpp", ".inc", ".cpp", ".cc", ".c")
 
 
@@ -42,22 +44,35 @@ def find_compiler() -> Path | None:
     return None
 
 
+def include_directory() -> Path:
+    """Returns the folder of `mojo_runtime.h` and `kernel_abi.h`, for native frontends."""
+    return Path(__file__).parent / "native"
+
+
 def content_key(
-    sources: Sequence[Path], flags: Sequence[str] = DEFAULT_FLAGS, libraries: Sequence[str] = (), key_extra: str = ""
+    sources: Sequence[Path],
+    include_directories: Sequence[Path] = (),
+    libraries: Sequence[str] = (),
+    flags: Sequence[str] = DEFAULT_FLAGS,
+    key_extra: str = "",
 ) -> str:
     """Returns the key of what a library is made from, 32 hexadecimal digits.
 
     Args:
         sources: The files to compile. All C and C++ files in their folders count, since they may be included.
-        flags: For the compiler.
+        include_directories: Of these only `include_directory()` counts.
         libraries: Names of libraries to link.
+        flags: For the compiler.
         key_extra: What else the result depends on, such as the version of a package whose headers are included.
     """
     digest = hashlib.sha256()
     for text in (sys.platform, platform.machine(), key_extra, *flags, "", *libraries, "", *(s.name for s in sources)):
         digest.update(text.encode() + b"\0")
-    for folder in sorted({source.parent for source in sources}):
-        for file in sorted(path for path in folder.iterdir() if path.suffix in _SOURCE_SUFFIXES):
+    files = [path for folder in sorted({source.parent for source in sources}) for path in sorted(folder.iterdir())]
+    if include_directory() in include_directories:
+        files += [include_directory() / header for header in PUBLIC_HEADERS]
+    for file in files:
+        if file.suffix in _SOURCE_SUFFIXES:
             digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:32]
 
@@ -84,10 +99,10 @@ def build_library(
     Args:
         name: The library is `lib<name>`, also as its SONAME.
         sources: The files to compile, all in one run of the compiler.
-        include_directories: Searched for headers; their content must be covered by `key_extra`.
+        include_directories: Searched for headers; but for `include_directory()`, `key_extra` must cover their content.
         library_directories: Searched for `libraries`, when linking and when loading.
         libraries: Names to link, e.g. "c10".
-        flags: All other flags.
+        flags: For the compiler, beside those that make a shared library with hidden symbols.
         key_extra: Part of the key, e.g. the version of what the include directories hold.
         prebuilt_directories: Folders that may hold a library named by `prebuilt_name`.
 
@@ -96,7 +111,7 @@ def build_library(
         CacheRefused: The cached library belongs to somebody else or can be written by others.
         OSError: The cache folder can't be written.
     """
-    key = content_key(sources, flags, libraries, key_extra)
+    key = content_key(sources, include_directories, libraries, flags, key_extra)
     for directory in prebuilt_directories:
         prebuilt = directory / prebuilt_name(name, key)
         if prebuilt.is_file():
@@ -122,6 +137,7 @@ def build_library(
         if not target.exists():
             command = [
                 str(compiler),
+                *_SHARED_FLAGS,
                 *flags,
                 *(f"-I{directory}" for directory in include_directories),
                 *map(str, sources),
@@ -183,5 +199,6 @@ __all__ = [
     "build_library",
     "content_key",
     "find_compiler",
+    "include_directory",
     "prebuilt_name",
 ]
