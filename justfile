@@ -1,0 +1,39 @@
+# The commands that .ci/run runs, by name: without `just`, type what a recipe says.
+
+# lists the recipes
+default:
+    @just --list
+
+# once per clone: environment, lock file filter, commit hooks
+setup:
+    scripts/setup
+
+# ruff, clang-format, mojo format; `just lint --fix` changes files
+lint *arguments:
+    scripts/lint {{arguments}}
+
+# mypy
+types:
+    scripts/types
+
+# compiles all kernels of the op tables into the cache
+prebuild *arguments:
+    uv run torch-mojo-backend prebuild {{arguments}}
+
+test *arguments:
+    uv run pytest {{arguments}}
+
+# compiles every kernel for GPUs, without one
+check-gpu *targets:
+    scripts/check-gpu {{targets}}
+
+bench *arguments:
+    uv run python benchmarks/run.py {{arguments}}
+
+# sdists and wheels of all packages, in dist/
+build:
+    uv build --all-packages
+
+# all that a change must pass
+ci:
+    .ci/run
