@@ -1,0 +1,91 @@
+"""Every kernel that the frontend can ask for, for `prebuild`, the GPU checks and the op listing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+from torch_mojo_eager.ops import registry
+from torch_mojo_eager.ops.table import ALL, FLOATING, Row
+
+# Kernels that the shim's C++ launches by itself.
+_SHIM = (
+    ("mojo_kernels.copy:copy[dtype={0}]", (("uint8", "uint16", "uint32", "uint64"),)),
+    ("mojo_kernels.copy:cast[destination={0},source={1}]", (ALL, ALL)),
+    ("mojo_kernels.fill:fill[dtype={0}]", (ALL,)),
+    ("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", (FLOATING,)),
+    ("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", (FLOATING,)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel and what asks for it.
+
+    Attributes:
+        key: The KernelSpec key.
+        op: The aten overload, or "" for kernels of the shim.
+        dtypes: The dtypes of the key's placeholders.
+        row: The op's row, or None.
+    """
+
+    key: str
+    op: str
+    dtypes: tuple[str, ...]
+    row: Row | None
+
+
+def _combinations(template: str, op: str, allowed: Sequence[Sequence[str]], row: Row | None) -> Iterator[Kernel]:
+    for dtypes in itertools.product(*allowed):
+        key = template
+        for i, dtype in enumerate(dtypes):
+            key = key.replace(f"{{{i}}}", dtype)
+        yield Kernel(key, op, dtypes, row)
+
+
+def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
+    """Yields every kernel of the rows and of the shim once, in a stable order.
+
+    Args:
+        dtypes: Only kernels all of whose dtypes are among these; None for all.
+    """
+    seen: set[str] = set()
+
+    def fresh(found: Iterator[Kernel]) -> Iterator[Kernel]:
+        for kernel in found:
+            wanted = dtypes is None or all(dtype in dtypes for dtype in kernel.dtypes)
+            if wanted and kernel.key not in seen:
+                seen.add(kernel.key)
+                yield kernel
+
+    for template, allowed in _SHIM:
+        yield from fresh(_combinations(template, "", allowed, None))
+    for row in registry.rows():
+        template, _, allowed = registry.key_template(row)
+        yield from fresh(_combinations(template, row.name, allowed, row))
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """One line of the op listing: the overload, the dtypes it takes, "native" or "Python", and what it does."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    path: str
+    doc: str
+
+
+def listing() -> list[Listing]:
+    """Returns every op that the frontend registers, sorted by name."""
+    lines = []
+    for row in registry.rows():
+        for name in (row.name, *registry.forms_of(row.name)):
+            if name:
+                lines.append(Listing(name, row.dtypes, "native", row.doc))
+    for name, function in registry.python_ops().items():
+        lines.append(Listing(name, (), "Python", (function.__doc__ or "").partition("\n")[0]))
+    return sorted(lines, key=lambda line: line.name)
+
+
+__all__ = ["Kernel", "Listing", "kernels", "listing"]
