@@ -1,345 +1,161 @@
-"""The store of compiled kernels on disk, keyed by content.
-
-Layout of a cache folder (0700, its owner's alone):
-
-    libs/<digest>.so     a shared library with one or many kernels
-    libs/<digest>.json   its manifest; a library without one does not exist
-    builds/              folders of builds that run, or failed and are kept for a day
-    lock                 byte-range locks, one byte per kernel that is being built
-
-Both files are written under temporary names and renamed, the manifest last: whatever is interrupted, a manifest that
-can be read describes a library that is complete, which its size and SHA-256 confirm.
-"""
+"""The kernels that exist for a target: prebuilt, in the user's cache, or in a private folder where that is unusable."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import fcntl
-import hashlib
-import json
-import os
+import errno
 import shutil
-import stat
 import tempfile
 import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mojo_runtime.compiler import LIBRARY_SUFFIX, Build
+import mojo_kernels
+from mojo_runtime.compiler import CompileError, CompilerProcesses, build
+from mojo_runtime.config import config
 from mojo_runtime.sources import source_index
 from mojo_runtime.spec import KernelSpec
-
-FORMAT = 1
-KERNEL_ABI_VERSION = 1
-_KEEP_BUILDS_SECONDS = 24 * 3600
-
-
-class CacheRefused(PermissionError):
-    """A folder or file of the cache that others own or can write: loading it would run their code."""
+from mojo_runtime.store import CacheRefused as CacheRefused
+from mojo_runtime.store import Entry, KernelLocks, Store, Versions, kernel_digest
+from mojo_runtime.store import check_private as check_private
+from mojo_runtime.target import Target
+from mojo_runtime.toolchain import ToolchainError, find_toolchain
 
 
-@dataclasses.dataclass(frozen=True)
-class Versions:
-    """What must agree for a library to be used, beside the sources of its kernels.
-
-    Attributes:
-        compiler: The toolchain's version; None where no compiler is installed, which agrees with any.
-        target: The target's canonical text.
-        abi: The version of the kernel's calling convention.
-    """
-
-    compiler: str | None
-    target: str
-    abi: int = KERNEL_ABI_VERSION
-
-    def agrees(self, other: Versions) -> bool:
-        """Whether a library with the other versions can be used here."""
-        compiler = self.compiler is None or self.compiler == other.compiler
-        return compiler and self.target == other.target and self.abi == other.abi
+def prebuilt_folders() -> list[Path]:
+    """Returns the read-only folders of compiled kernels that installed packages bring."""
+    return [folder for folder in (mojo_kernels.include_path() / "mojo_kernels" / "prebuilt",) if folder.is_dir()]
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A compiled kernel: where its function is."""
-
-    library: Path
-    symbol: str
-
-
-@dataclasses.dataclass
-class Report:
-    """What a scan found: kernels, and why files were left out, in one line each."""
-
-    kernels: dict[str, Entry] = dataclasses.field(default_factory=dict)
-    libraries: int = 0
-    ignored: list[str] = dataclasses.field(default_factory=list)
-
-
-def kernel_digest(spec: KernelSpec, versions: Versions) -> str:
-    """Returns the cache key of a kernel: its spec, the content of the sources it reaches, and the versions.
-
-    Raises:
-        FileNotFoundError: The spec's module does not exist.
-    """
-    parts = (
-        spec.key,
-        source_index().digest(spec),
-        str(versions.compiler),
-        versions.target,
-        str(versions.abi),
-        str(FORMAT),
-    )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def check_private(path: Path, status: os.stat_result, owners: Iterable[int] | None = None) -> None:
-    """Refuses what others own or can write.
+class KernelCache:
+    """Finds and builds the kernels of one target. Every method may be called from any thread.
 
     Args:
-        path: For the message.
-        status: Of the folder or file, links not followed.
-        owners: The user ids that are trusted; by default this process's own.
-
-    Raises:
-        CacheRefused: Others could have put code there.
-    """
-    trusted = set(owners) if owners is not None else {os.geteuid()}
-    if stat.S_ISLNK(status.st_mode):
-        raise CacheRefused(f"{path} is a symbolic link")
-    if status.st_uid not in trusted:
-        raise CacheRefused(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: its code is not loaded")
-    if status.st_mode & 0o022:
-        mode = stat.S_IMODE(status.st_mode)
-        raise CacheRefused(f"{path} can be written by others (mode {mode:04o}): its code is not loaded; chmod go-w it")
-
-
-class Store:
-    """One folder of libraries and manifests.
-
-    Args:
-        folder: The folder that holds `libs`.
-        read_only: Part of an installation, such as libraries in a wheel: nothing is created, and root and the owner of
-            the installation are trusted.
+        target: What the kernels are for.
+        warn: Called with a line of text where files or folders can't be used.
+        folder: The cache folder; by default the configured one.
     """
 
-    def __init__(self, folder: Path, read_only: bool = False) -> None:
-        self.folder = folder
-        self.libraries = folder / "libs"
-        self.read_only = read_only
-        self._seen: dict[str, tuple[int, int, int]] = {}
-        self._owners = {os.geteuid(), 0, Path(__file__).stat().st_uid} if read_only else {os.geteuid()}
-
-    def open(self) -> None:
-        """Creates the folder where needed and checks it.
-
-        Raises:
-            CacheRefused: It is not private.
-            OSError: It can't be created or written.
-        """
-        if self.read_only:
-            check_private(self.folder, self.folder.stat(), self._owners)
-            return
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        check_private(self.folder, self.folder.stat(), self._owners)
-        self.folder.chmod(0o700)
-        for folder in (self.libraries, self.folder / "builds"):
-            folder.mkdir(exist_ok=True, mode=0o700)
-            check_private(folder, folder.lstat(), self._owners)
-        if not os.access(self.libraries, os.W_OK):
-            raise PermissionError(f"cache folder {self.folder} can't be written")
-
-    def scan(self, versions: Versions) -> Report:
-        """Reads the manifests that are new since the last scan.
-
-        Args:
-            versions: What this process needs; libraries of others are left alone without a word.
-        """
-        report = Report()
+    def __init__(self, target: Target, warn: Callable[[str], None], folder: Path | None = None) -> None:
+        self.target = target
+        self._warn = warn
+        self._lock = threading.RLock()
+        self._entries: dict[str, Entry] = {}
         try:
-            names = sorted(entry.name for entry in os.scandir(self.libraries) if entry.name.endswith(".json"))
-        except FileNotFoundError:
-            return report
+            compiler: str | None = find_toolchain().version
+        except ToolchainError:
+            compiler = None
+        self.versions = Versions(compiler, str(target))
+        self._private: Store | None = None
+        self._locks: KernelLocks | None = None
+        self._store = Store(folder or config.cache_dir)
+        try:
+            self._store.open()
+            self._store.remove_stale()
+            self._locks = KernelLocks(self._store.folder / "lock")
         except OSError as error:
-            report.ignored.append(f"{self.libraries}: {error.strerror}")
-            return report
-        for name in names:
-            path = self.libraries / name
-            try:
-                status = path.lstat()
-                identity = (status.st_ino, status.st_size, status.st_mtime_ns)
-                if self._seen.get(name) == identity:
-                    continue
-                self._seen[name] = identity
-                check_private(path, status, self._owners)
-                self._read(path, versions, report)
-            except FileNotFoundError:
-                continue  # cleaned by another process meanwhile
-            except (CacheRefused, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                report.ignored.append(f"{name}: {error}" if not isinstance(error, CacheRefused) else str(error))
-        return report
+            self._leave_cache(error)
+        self._stores = [*(Store(folder, read_only=True) for folder in prebuilt_folders()), self._store]
 
-    def _read(self, path: Path, versions: Versions, report: Report) -> None:
-        manifest = json.loads(path.read_text())
-        if manifest["format"] != FORMAT:
-            return
-        written = Versions(manifest["compiler"], manifest["target"], manifest["abi"])
-        if not versions.agrees(written):
-            return
-        kernels = {str(key): (str(item["symbol"]), str(item["sources"])) for key, item in manifest["kernels"].items()}
-        current: dict[str, str] = {}
-        for key, (symbol, sources) in kernels.items():
-            with contextlib.suppress(FileNotFoundError, ValueError):  # a user's module that is gone
-                if source_index().digest(KernelSpec.parse(key)) == sources:
-                    current[key] = symbol
-        if not current:
-            return
-        library = path.with_suffix(LIBRARY_SUFFIX)
-        verify(library, int(manifest["size"]), str(manifest["sha256"]), self._owners)
-        report.libraries += 1
-        report.kernels.update({key: Entry(library, symbol) for key, symbol in current.items()})
+    def refresh(self) -> dict[str, Entry]:
+        """Reads what is new on disk.
 
-    def install(self, build: Build, versions: Versions) -> dict[KernelSpec, Entry]:
-        """Moves a finished build into the store.
+        Returns:
+            The kernels that were not known before, by their spec's key.
+        """
+        with self._lock:
+            new: dict[str, Entry] = {}
+            for store in self._stores:
+                report = store.scan(self.versions)
+                new.update((key, entry) for key, entry in report.kernels.items() if self._entries.get(key) != entry)
+                if report.ignored:
+                    more = f" (and {len(report.ignored) - 1} more)" if len(report.ignored) > 1 else ""
+                    self._warn(f"ignored in the kernel cache, to be built again: {report.ignored[0]}{more}")
+            self._entries.update(new)
+            return new
 
-        Args:
-            build: The library and its symbols, in a folder of the same file system.
-            versions: What it was built with.
+    def find(self, spec: KernelSpec) -> Entry | None:
+        """Returns a kernel that was found or built before and whose sources are unchanged.
 
         Raises:
-            OSError: The folder can't be written or the disk is full; nothing is left behind that could be mistaken for
-                a library.
+            FileNotFoundError: The spec's module does not exist.
         """
-        digests = {spec: kernel_digest(spec, versions) for spec in build.symbols}
-        name = hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()[:32]
-        library = self.libraries / f"{name}{LIBRARY_SUFFIX}"
-        content = build.library.read_bytes()
-        manifest = {
-            "format": FORMAT,
-            "abi": versions.abi,
-            "compiler": versions.compiler,
-            "target": versions.target,
-            "size": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "kernels": {
-                spec.key: {"symbol": symbol, "sources": source_index().digest(spec)}
-                for spec, symbol in build.symbols.items()
-            },
-        }
-        self._write(library, content, 0o500)
-        self._write(library.with_suffix(".json"), json.dumps(manifest, indent=1).encode(), 0o400)
-        return {spec: Entry(library, symbol) for spec, symbol in build.symbols.items()}
+        with self._lock:
+            entry = self._entries.get(spec.key)
+            if entry is None or entry.sources != source_index().digest(spec):
+                return None
+            return entry
 
-    def _write(self, path: Path, content: bytes, mode: int) -> None:
-        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=self.libraries)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+    def entries(self) -> dict[str, Entry]:
+        """Returns all kernels that are known, by their spec's key."""
+        with self._lock:
+            return dict(self._entries)
 
-    @contextlib.contextmanager
-    def build_folder(self) -> Iterator[Path]:
-        """Gives a folder for a build, removed at the end unless the block raises: a failed build can be inspected."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder / "builds"))
-        yield folder
-        shutil.rmtree(folder, ignore_errors=True)
+    def forget(self, spec: KernelSpec) -> None:
+        """Drops what is known of a kernel: its library can't be loaded, or its sources are being mended."""
+        with self._lock:
+            self._entries.pop(spec.key, None)
+        source_index().forget(spec)
 
-    def remove_stale(self) -> None:
-        """Removes what killed processes left, and failed builds older than a day."""
-        before = time.time() - _KEEP_BUILDS_SECONDS
-        for path in [*(self.folder / "builds").glob("*"), *self.libraries.glob(".*")]:
-            with contextlib.suppress(OSError):
-                if path.lstat().st_mtime < before:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def size(self) -> tuple[int, int]:
-        """Returns how many libraries there are and their bytes."""
-        sizes = [path.stat().st_size for path in self.libraries.glob(f"*{LIBRARY_SUFFIX}")]
-        return len(sizes), sum(sizes)
-
-    def clean(self) -> int:
-        """Removes all libraries and kept builds; processes that have loaded some go on with them.
+    def acquire(self, specs: Sequence[KernelSpec]) -> dict[KernelSpec, str]:
+        """Takes the right to build kernels, against other processes, without waiting.
 
         Returns:
-            How many libraries were removed.
+            The kernels that no other process builds now, each with the lock to give to `release`.
+
+        Raises:
+            FileNotFoundError: A spec's module does not exist.
         """
-        count = 0
-        for path in self.libraries.glob("*.json"):  # first, so that no manifest is without its library
-            path.unlink(missing_ok=True)
-        for path in [*self.libraries.glob("*"), *self.libraries.glob(".*")]:
-            count += path.suffix == LIBRARY_SUFFIX
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "builds", ignore_errors=True)
-        (self.folder / "builds").mkdir(mode=0o700, exist_ok=True)
-        return count
+        locks = {kernel_digest(spec, self.versions): spec for spec in specs}
+        acquired = self._locks.acquire(list(locks)) if self._locks is not None else list(locks)
+        return {locks[lock]: lock for lock in acquired}
 
-
-def verify(library: Path, size: int, sha256: str, owners: Iterable[int]) -> None:
-    """Checks that a library is what its manifest says.
-
-    Raises:
-        CacheRefused: Others own or can write it.
-        ValueError: It has another size or content.
-        OSError: It can't be read.
-    """
-    descriptor = os.open(library, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        check_private(library, status, owners)
-        if status.st_size != size:
-            raise ValueError(f"{library.name} has {status.st_size} bytes instead of {size}")
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise ValueError(f"{library.name} has changed since it was built")
-
-
-class KernelLocks:
-    """Locks of kernels against other processes: one byte of one file each, given back when a process ends.
-
-    POSIX record locks belong to the process and would all be lost if any descriptor of the file were closed, so there
-    is one per file and process, and it stays open.
-    """
-
-    _descriptors: dict[tuple[int, int], int] = {}
-    _guard = threading.Lock()
-
-    def __init__(self, file: Path) -> None:
-        with self._guard:
-            file.touch(0o600)
-            status = file.stat()
-            identity = (status.st_dev, status.st_ino)
-            if identity not in self._descriptors:
-                self._descriptors[identity] = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self._descriptor = self._descriptors[identity]
-
-    def acquire(self, digests: Sequence[str]) -> list[str]:
-        """Takes the locks that no other process has, without waiting.
-
-        Args:
-            digests: Kernels' cache keys.
-
-        Returns:
-            Those whose locks this process now has.
-        """
-        acquired = []
-        for digest in digests:
-            with contextlib.suppress(BlockingIOError, PermissionError):
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._offset(digest))
-                acquired.append(digest)
-        return acquired
-
-    def release(self, digests: Sequence[str]) -> None:
+    def release(self, locks: Sequence[str]) -> None:
         """Gives locks back."""
-        for digest in digests:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._offset(digest))
+        if self._locks is not None:
+            self._locks.release(locks)
 
-    @staticmethod
-    def _offset(digest: str) -> int:
-        return int(digest[:15], 16)  # 60 bits: two kernels on one byte would only wait for each other
+    def build(self, specs: Sequence[KernelSpec], processes: CompilerProcesses) -> dict[KernelSpec, Entry]:
+        """Compiles kernels into one library and keeps it: in the cache, else in a folder of this process.
+
+        Raises:
+            CompileError: They do not compile, or there is no compiler.
+        """
+        try:
+            toolchain = find_toolchain()
+        except ToolchainError as error:
+            raise CompileError(specs, self.target, str(error)) from error
+        store = self._private or self._store
+        try:
+            try:
+                with store.build_folder() as folder:
+                    built = build(specs, self.target, folder, toolchain, processes)
+                    entries = store.install(built, self.versions)
+            except CompileError as error:
+                if "No space left on device" in error.diagnostics:
+                    raise OSError(errno.ENOSPC, "No space left on device", str(store.folder)) from error
+                raise
+        except (OSError, ToolchainError) as error:
+            if store is self._private or isinstance(error, ToolchainError):
+                raise CompileError(specs, self.target, f"the library can't be kept: {error}") from error
+            self._leave_cache(error)
+            return self.build(specs, processes)
+        with self._lock:
+            self._entries.update((spec.key, entry) for spec, entry in entries.items())
+        return entries
+
+    def _leave_cache(self, error: OSError) -> None:
+        with self._lock:
+            if self._private is not None:
+                return
+            folder = Path(tempfile.mkdtemp(prefix="torch-mojo-backend-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._private = Store(folder)
+            self._private.open()
+            reason = str(error) if error.errno is None else f"{error.strerror}: {error.filename or self._store.folder}"
+            self._warn(f"kernel cache not used: {reason}; this process compiles into {folder} and removes it at exit")
+
+    @property
+    def folder(self) -> Path:
+        """Where new kernels go."""
+        return (self._private or self._store).folder
