@@ -1,4 +1,4 @@
-"""The home of the `torch.compile` backend that lowers aten graphs to MAX graphs: under construction, nothing to call yet."""
+"""The home of the `torch.compile` backend that lowers aten graphs to MAX graphs: under construction."""
 
 from __future__ import annotations
 
