@@ -7,7 +7,6 @@ built here is kept in the cache folder under the content key and the compiler's 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -16,11 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mojo_runtime.cache import CacheRefused, check_private
 from mojo_runtime.config import config
+from mojo_runtime.store import CacheRefused, check_private
 
 PUBLIC_HEADERS = ("kernel_abi.h", "mojo_runtime.h")
 COMPILERS = ("g++", "clang++", "c++")
@@ -127,28 +126,62 @@ def build_library(
             "(Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install), or set "
             "CXX to one"
         )
-    target = folder / f"lib{name}-{key}-{_identity(compiler)}{SUFFIX}"
+    command = [
+        str(compiler),
+        *_SHARED_FLAGS,
+        *flags,
+        *(f"-I{directory}" for directory in include_directories),
+        *map(str, sources),
+        *(f"-L{directory}" for directory in library_directories),
+        *(f"-Wl,-rpath,{directory}" for directory in library_directories),
+        *(f"-l{library}" for library in libraries),
+        f"-Wl,-install_name,@rpath/lib{name}{SUFFIX}" if sys.platform == "darwin" else f"-Wl,-soname,lib{name}{SUFFIX}",
+    ]
+
+    def compile_to(library: Path) -> None:
+        result = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise NativeBuildError(
+                f"compiling lib{name} failed with exit status {result.returncode}:\n{result.stderr.strip()}\n"
+                f"Command: {' '.join(command)}"
+            )
+
+    return install_library(folder / f"lib{name}-{key}-{_identity(compiler)}{SUFFIX}", compile_to)
+
+
+def install_library(target: Path, build: Callable[[Path], None]) -> Path:
+    """Returns a library of the cache folder; builds it where it is missing.
+
+    Processes that ask for it at once build it once. It is installed by a rename, so that nobody sees a part of it.
+
+    Args:
+        target: The library. Its name holds the key of what it is made from.
+        build: Writes the library to the path that it is given, in the same folder.
+
+    Raises:
+        CacheRefused: The folder or the library belongs to somebody else or can be written by others.
+        OSError: The folder can't be written.
+    """
     if target.exists():
         return _checked(target)
-    for created in (config.cache_dir, folder):
-        created.mkdir(parents=True, exist_ok=True, mode=0o700)
-        check_private(created, created.stat())
-    with _locked(folder / f"{name}.lock"):
-        if not target.exists():
-            command = [
-                str(compiler),
-                *_SHARED_FLAGS,
-                *flags,
-                *(f"-I{directory}" for directory in include_directories),
-                *map(str, sources),
-                *(f"-L{directory}" for directory in library_directories),
-                *(f"-Wl,-rpath,{directory}" for directory in library_directories),
-                *(f"-l{library}" for library in libraries),
-                f"-Wl,-install_name,@rpath/lib{name}{SUFFIX}"
-                if sys.platform == "darwin"
-                else f"-Wl,-soname,lib{name}{SUFFIX}",
-            ]
-            _compile(name, command, target)
+    for folder in (target.parent.parent, target.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_private(folder, folder.stat())
+    with open(target.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
+        if target.exists():
+            return _checked(target)
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=SUFFIX, dir=target.parent)
+        os.close(descriptor)
+        temporary = Path(name)
+        try:
+            build(temporary)
+            temporary.chmod(0o500)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     return target
 
 
@@ -165,33 +198,6 @@ def _identity(compiler: Path) -> str:
     return hashlib.sha256(f"{resolved} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:8]
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
-        yield
-
-
-def _compile(name: str, command: list[str], target: Path) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}-", suffix=SUFFIX, dir=target.parent)
-    os.close(descriptor)
-    command += ["-o", temporary]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise NativeBuildError(
-                f"compiling lib{name} failed with exit status {result.returncode}:\n{result.stderr.strip()}\n"
-                f"Command: {' '.join(command)}"
-            )
-        os.chmod(temporary, 0o500)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
 __all__ = [
     "DEFAULT_FLAGS",
     "CacheRefused",
@@ -200,5 +206,6 @@ __all__ = [
     "content_key",
     "find_compiler",
     "include_directory",
+    "install_library",
     "prebuilt_name",
 ]
