@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, powers and hyperbolic functions for float32 and float64 vectors, the same on every target.
+"""Exponentials, logarithms and powers for float32 and float64 vectors, the same on every target.
 
 Errors stay within a few units in the last place: plain arithmetic and fused multiply-adds, no approximate GPU
 instruction and no call into libm. Polynomials are minimax fits (Remez exchange) of the quantity in the comment above
@@ -146,7 +146,7 @@ def polynomial[
 
 
 @inline(.always)
-def _round_shift[dtype: DType]() -> Scalar[dtype]:
+def round_shift[dtype: DType]() -> Scalar[dtype]:
     """Adding it rounds a small float to an integer that then stands in the low mantissa bits.
     """
     comptime if dtype == DType.float32:
@@ -233,10 +233,23 @@ def _scale[
 
 
 @inline(.always)
-def _clamp[
+def clamp[
     dtype: DType, w: SIMDLength, //
 ](x: SIMD[dtype, w], low: Float64, high: Float64) -> SIMD[dtype, w]:
-    """Limits numbers and leaves NaN alone."""
+    """Limits numbers and leaves NaN alone.
+
+    Parameters:
+        dtype: A floating type.
+        w: The vector width.
+
+    Args:
+        x: The values.
+        low: The least result.
+        high: The greatest result.
+
+    Returns:
+        The values within the limits.
+    """
     comptime Vector = SIMD[dtype, w]
     var above = x.gt(Vector(high.cast[dtype]())).select(
         Vector(high.cast[dtype]()), x
@@ -252,7 +265,7 @@ def _reduce_exponent[
 ](x: SIMD[dtype, w]) -> Tuple[SIMD[unsigned_type[dtype](), w], SIMD[dtype, w]]:
     """The integer k nearest to x / log(2), in two's complement, and x - k log(2).
     """
-    comptime shift = _round_shift[dtype]()
+    comptime shift = round_shift[dtype]()
     var shifted = fma(x, SIMD[dtype, w](LOG2_E), SIMD[dtype, w](shift))
     var k = shifted - shift
     comptime if dtype == DType.float32:
@@ -283,7 +296,7 @@ def exp[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """
     comptime is_single = dtype == DType.float32
     var k, r = _reduce_exponent(
-        _clamp(x, -105.0 if is_single else -750.0, 89.0 if is_single else 710.0)
+        clamp(x, -105.0 if is_single else -750.0, 89.0 if is_single else 710.0)
     )
     return _scale(_exp_tail(r) + 1, k)
 
@@ -311,8 +324,8 @@ def _exp2_sum[
 ](high: SIMD[dtype, w], low: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """2^(high + low) for a `low` far smaller than 1."""
     comptime limit = 160.0 if dtype == DType.float32 else 1100.0
-    comptime shift = _round_shift[dtype]()
-    var x = _clamp(high, -limit, limit)
+    comptime shift = round_shift[dtype]()
+    var x = clamp(high, -limit, limit)
     var shifted = x + shift
     var r = (x - (shifted - shift)) + low
     return _scale(
@@ -337,7 +350,7 @@ def expm1[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """
     comptime is_single = dtype == DType.float32
     var k, r = _reduce_exponent(
-        _clamp(x, -80.0 if is_single else -700.0, 89.0 if is_single else 710.0)
+        clamp(x, -80.0 if is_single else -700.0, 89.0 if is_single else 710.0)
     )
     # 2^k (1 + q) - 1 with q = exp(r) - 1, at half the scale so that 2^k does not overflow first.
     var half_scale = _power_of_two[dtype](k - 1)
@@ -533,126 +546,9 @@ def tanh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """
     # Beyond the limit the result rounds to 1.
     var t = expm1(
-        2 * _clamp(abs(x), 0.0, 10.0 if dtype == DType.float32 else 20.0)
+        2 * clamp(abs(x), 0.0, 10.0 if dtype == DType.float32 else 20.0)
     )
     return copysign(t / (t + 2), x)
-
-
-@inline(.always)
-def _exp_half_squared[
-    dtype: DType, w: SIMDLength, //
-](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """Exp(x) / 2 where exp(x) itself may overflow."""
-    var root = exp(x * 0.5)
-    return (0.5 * root) * root
-
-
-@inline(.always)
-def sinh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """The hyperbolic sine.
-
-    Parameters:
-        dtype: float32 or float64.
-        w: The vector width.
-
-    Args:
-        x: The arguments.
-
-    Returns:
-        The values.
-    """
-    comptime limit = 80.0 if dtype == DType.float32 else 700.0
-    var a = abs(x)
-    var e = expm1(_clamp(a, 0.0, limit))
-    var small = 0.5 * (e + e / (e + 1))
-    return copysign(
-        a.gt(SIMD[dtype, w](limit)).select(_exp_half_squared(a), small), x
-    )
-
-
-@inline(.always)
-def cosh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """The hyperbolic cosine.
-
-    Parameters:
-        dtype: float32 or float64.
-        w: The vector width.
-
-    Args:
-        x: The arguments.
-
-    Returns:
-        The values.
-    """
-    var half = _exp_half_squared(abs(x))
-    return half + 0.25 / half
-
-
-@inline(.always)
-def asinh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """The inverse hyperbolic sine.
-
-    Parameters:
-        dtype: float32 or float64.
-        w: The vector width.
-
-    Args:
-        x: The arguments.
-
-    Returns:
-        The values.
-    """
-    comptime large = 1e9 if dtype == DType.float32 else 1e18
-    var a = abs(x)
-    var square = a * a
-    var small = log1p(a + square / (1 + sqrt(square + 1)))
-    return copysign(
-        a.gt(SIMD[dtype, w](large)).select(
-            log(a) + SIMD[dtype, w](LN_2), small
-        ),
-        x,
-    )
-
-
-@inline(.always)
-def acosh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """The inverse hyperbolic cosine.
-
-    Parameters:
-        dtype: float32 or float64.
-        w: The vector width.
-
-    Args:
-        x: The arguments.
-
-    Returns:
-        The values; NaN below 1.
-    """
-    comptime large = 1e9 if dtype == DType.float32 else 1e18
-    var t = x - 1
-    var small = log1p(t + sqrt(fma(t, t, 2 * t)))
-    var result = x.gt(SIMD[dtype, w](large)).select(
-        log(x) + SIMD[dtype, w](LN_2), small
-    )
-    return x.lt(SIMD[dtype, w](1)).select(SIMD[dtype, w](nan[dtype]()), result)
-
-
-@inline(.always)
-def atanh[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
-    """The inverse hyperbolic tangent.
-
-    Parameters:
-        dtype: float32 or float64.
-        w: The vector width.
-
-    Args:
-        x: The arguments.
-
-    Returns:
-        The values; infinite at -1 and 1, NaN beyond.
-    """
-    var a = abs(x)
-    return copysign(0.5 * log1p(2 * a / (1 - a)), x)
 
 
 @inline(.always)

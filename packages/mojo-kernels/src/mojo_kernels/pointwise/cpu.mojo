@@ -1,0 +1,334 @@
+"""Applies an element function on the CPU: whole rows where they are vectors in memory, else gathered pieces."""
+
+from mojo_kernels.abi import KernelCall
+from mojo_kernels.layout import Cursor, IndexSpace, parallel_ranges
+from mojo_kernels.pointwise.function import (
+    ElementFunction,
+    Storage,
+    from_storage,
+    storage_type,
+    to_storage,
+)
+from std.collections import Array
+from std.math import iota
+from std.sys.info import simd_width_of
+from std.sys.intrinsics import masked_load, masked_store
+from std.utils.static_tuple import StaticTuple
+
+comptime PARALLEL_GRAIN = 65536
+"""How many elements of a cheap function (cost 1) are worth a thread."""
+comptime STAGED = 256
+"""How many elements are gathered before they are computed, where operands are not vectors in memory."""
+
+
+@inline(.always)
+def vector_width[F: ElementFunction]() -> Int:
+    """How many elements the CPU computes at once.
+
+    Parameters:
+        F: The function.
+
+    Returns:
+        A full vector of the largest type among the operands.
+    """
+    comptime first = simd_width_of[storage_type[F.First]()]()
+    comptime rest = simd_width_of[storage_type[F.Rest]()]()
+    comptime output = simd_width_of[storage_type[F.Output]()]()
+    return min(min(first, rest), output)
+
+
+@inline(.always)
+def _input[F: ElementFunction, k: Int]() -> DType:
+    """The type of input `k`, from 1."""
+    comptime if k == 1:
+        return F.First
+    else:
+        return F.Rest
+
+
+@fieldwise_init
+struct _Vectors[F: ElementFunction](TrivialRegisterPassable):
+    """Where a run of elements lies; each input has stride 1, or 0 and then `vector_width` copies of its value.
+    """
+
+    var output: Storage[Self.F.Output]
+    var a: Storage[Self.F.First]
+    var b: Storage[Self.F.Rest]
+    var c: Storage[Self.F.Rest]
+    var a_stride: Int
+    var b_stride: Int
+    var c_stride: Int
+
+    @inline(.always)
+    def compute(self, f: Self.F, i: Int):
+        """Computes a full vector of elements from element `i` on."""
+        comptime w = vector_width[Self.F]()
+        var a = SIMD[storage_type[Self.F.First](), w](0)
+        var b = SIMD[storage_type[Self.F.Rest](), w](0)
+        var c = b
+        comptime if Self.F.arity > 0:
+            a = self.a.unsafe_load[width=w](i * self.a_stride)
+        comptime if Self.F.arity > 1:
+            b = self.b.unsafe_load[width=w](i * self.b_stride)
+        comptime if Self.F.arity > 2:
+            c = self.c.unsafe_load[width=w](i * self.c_stride)
+        self.output.unsafe_store(
+            i,
+            to_storage(
+                f.apply(
+                    from_storage[Self.F.First](a),
+                    from_storage[Self.F.Rest](b),
+                    from_storage[Self.F.Rest](c),
+                )
+            ),
+        )
+
+    @inline(.always)
+    def compute_partial(self, f: Self.F, i: Int, count: Int):
+        """Computes `count` elements, fewer than a vector; the lanes beyond compute with ones.
+        """
+        comptime w = vector_width[Self.F]()
+        comptime Mask = SIMD[DType.int32, w]
+        var mask = iota[DType.int32, w]().lt(Mask(count))
+        var a = SIMD[storage_type[Self.F.First](), w](1)
+        var b = SIMD[storage_type[Self.F.Rest](), w](1)
+        var c = b
+        comptime if Self.F.arity > 0:
+            a = masked_load[w](self.a.unsafe_offset(i * self.a_stride), mask, a)
+        comptime if Self.F.arity > 1:
+            b = masked_load[w](self.b.unsafe_offset(i * self.b_stride), mask, b)
+        comptime if Self.F.arity > 2:
+            c = masked_load[w](self.c.unsafe_offset(i * self.c_stride), mask, c)
+        masked_store(
+            to_storage(
+                f.apply(
+                    from_storage[Self.F.First](a),
+                    from_storage[Self.F.Rest](b),
+                    from_storage[Self.F.Rest](c),
+                )
+            ),
+            self.output.unsafe_offset(i),
+            mask,
+        )
+
+    @inline(.never)
+    def run(self, f: Self.F, count: Int):
+        """Computes `count` elements."""
+        comptime w = vector_width[Self.F]()
+        comptime unroll = 4 if Self.F.cost == 1 else 1
+        var i = 0
+        comptime if unroll > 1:
+            while i + unroll * w <= count:
+                comptime for u in range(unroll):
+                    self.compute(f, i + u * w)
+                i += unroll * w
+        while i + w <= count:
+            self.compute(f, i)
+            i += w
+        if i < count:
+            self.compute_partial(f, i, count - i)
+
+
+@inline(.always)
+def _copies[
+    dtype: DType, w: Int
+](
+    mut buffer: Array[Scalar[storage_type[dtype]()], STAGED],
+    source: Storage[dtype],
+    stride: Int,
+) -> Storage[dtype]:
+    """The address of an input for `_Vectors`: its own, or the buffer's, filled with its value where the stride is 0.
+    """
+    if stride != 0:
+        return source
+    var address = Storage[dtype](unsafe_from_address=Int(buffer.unsafe_ptr()))
+    address.unsafe_store(
+        0, SIMD[storage_type[dtype](), w](source.unsafe_load(0))
+    )
+    return address
+
+
+@inline(.always)
+def _gather[
+    dtype: DType
+](
+    mut buffer: Array[Scalar[storage_type[dtype]()], STAGED],
+    start: Int,
+    count: Int,
+    source: Storage[dtype],
+    stride: Int,
+):
+    """Copies strided elements to `buffer[start:start + count]`."""
+    for i in range(count):
+        buffer.unsafe_get(start + i) = source.unsafe_load(i * stride)
+
+
+def run_on_cpu[
+    F: ElementFunction
+](call: KernelCall, mut space: IndexSpace[F.arity + 1], f: F):
+    """Runs on the CPU: whole rows where they are vectors in memory, else gathered pieces.
+    """
+    comptime operands = F.arity + 1
+    comptime w = vector_width[F]()
+    var output = call.tensor(0).pointer[storage_type[F.Output]()]()
+    var a = call.tensor(min(1, F.arity)).pointer[storage_type[F.First]()]()
+    var b = call.tensor(min(2, F.arity)).pointer[storage_type[F.Rest]()]()
+    var c = call.tensor(min(3, F.arity)).pointer[storage_type[F.Rest]()]()
+    var numel = space.numel
+    var row = space.pop()
+    if row.size == 1:
+        row.strides = StaticTuple[Int, operands](fill=1)
+
+    var vectors_in_rows = row.strides[0] == 1
+    comptime for k in range(1, operands):
+        vectors_in_rows = vectors_in_rows and (
+            row.strides[k] == 0 or row.strides[k] == 1
+        )
+
+    def run_rows(start: Int, end: Int) {imm}:
+        var a_copies = Array[Scalar[storage_type[F.First]()], STAGED](
+            uninitialized=True
+        )
+        var b_copies = Array[Scalar[storage_type[F.Rest]()], STAGED](
+            uninitialized=True
+        )
+        var c_copies = Array[Scalar[storage_type[F.Rest]()], STAGED](
+            uninitialized=True
+        )
+        var cursor = Cursor[operands](space, start // row.size)
+        var column = start % row.size
+        var rest = end - start
+        while rest > 0:
+            var count = min(rest, row.size - column)
+            var vectors = _Vectors[F](
+                output.unsafe_offset(cursor.offsets[0] + column),
+                a,
+                b,
+                c,
+                0,
+                0,
+                0,
+            )
+            comptime if F.arity > 0:
+                var stride = row.strides[1]
+                vectors.a = _copies[F.First, w](
+                    a_copies,
+                    a.unsafe_offset(cursor.offsets[1] + column * stride),
+                    stride,
+                )
+                vectors.a_stride = stride
+            comptime if F.arity > 1:
+                var stride = row.strides[2]
+                vectors.b = _copies[F.Rest, w](
+                    b_copies,
+                    b.unsafe_offset(cursor.offsets[2] + column * stride),
+                    stride,
+                )
+                vectors.b_stride = stride
+            comptime if F.arity > 2:
+                var stride = row.strides[3]
+                vectors.c = _copies[F.Rest, w](
+                    c_copies,
+                    c.unsafe_offset(cursor.offsets[3] + column * stride),
+                    stride,
+                )
+                vectors.c_stride = stride
+            vectors.run(f, count)
+            column = 0
+            rest -= count
+            if rest > 0:
+                cursor.advance(space)
+
+    def run_gathered(start: Int, end: Int) {imm}:
+        var results = Array[Scalar[storage_type[F.Output]()], STAGED](
+            uninitialized=True
+        )
+        var a_values = Array[Scalar[storage_type[F.First]()], STAGED](
+            uninitialized=True
+        )
+        var b_values = Array[Scalar[storage_type[F.Rest]()], STAGED](
+            uninitialized=True
+        )
+        var c_values = Array[Scalar[storage_type[F.Rest]()], STAGED](
+            uninitialized=True
+        )
+        var vectors = _Vectors[F](
+            Storage[F.Output](unsafe_from_address=Int(results.unsafe_ptr())),
+            Storage[F.First](unsafe_from_address=Int(a_values.unsafe_ptr())),
+            Storage[F.Rest](unsafe_from_address=Int(b_values.unsafe_ptr())),
+            Storage[F.Rest](unsafe_from_address=Int(c_values.unsafe_ptr())),
+            1,
+            1,
+            1,
+        )
+        var reader = Cursor[operands](space, start // row.size)
+        var read_column = start % row.size
+        var writer = Cursor[operands](space, start // row.size)
+        var write_column = read_column
+        var rest = end - start
+        while rest > 0:
+            var piece = min(rest, STAGED)
+            var done = 0
+            while done < piece:
+                var count = min(piece - done, row.size - read_column)
+                comptime if F.arity > 0:
+                    var stride = row.strides[1]
+                    _gather[F.First](
+                        a_values,
+                        done,
+                        count,
+                        a.unsafe_offset(
+                            reader.offsets[1] + read_column * stride
+                        ),
+                        stride,
+                    )
+                comptime if F.arity > 1:
+                    var stride = row.strides[2]
+                    _gather[F.Rest](
+                        b_values,
+                        done,
+                        count,
+                        b.unsafe_offset(
+                            reader.offsets[2] + read_column * stride
+                        ),
+                        stride,
+                    )
+                comptime if F.arity > 2:
+                    var stride = row.strides[3]
+                    _gather[F.Rest](
+                        c_values,
+                        done,
+                        count,
+                        c.unsafe_offset(
+                            reader.offsets[3] + read_column * stride
+                        ),
+                        stride,
+                    )
+                done += count
+                read_column += count
+                if read_column == row.size:
+                    read_column = 0
+                    reader.advance(space)
+            vectors.run(f, piece)
+            done = 0
+            while done < piece:
+                var count = min(piece - done, row.size - write_column)
+                var target = output.unsafe_offset(
+                    writer.offsets[0] + write_column * row.strides[0]
+                )
+                for i in range(count):
+                    target.unsafe_store(
+                        i * row.strides[0], results.unsafe_get(done + i)
+                    )
+                done += count
+                write_column += count
+                if write_column == row.size:
+                    write_column = 0
+                    writer.advance(space)
+            rest -= piece
+
+    comptime grain = max(1, PARALLEL_GRAIN // F.cost)
+    if vectors_in_rows and (space.numel == 1 or row.size >= w):
+        parallel_ranges(call, numel, grain, run_rows, alignment=64)
+    else:
+        parallel_ranges(call, numel, grain, run_gathered, alignment=64)
