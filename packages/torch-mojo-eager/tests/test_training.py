@@ -102,20 +102,20 @@ def test_memory_does_not_grow(device):
 
 
 def test_shapes_and_values_compile_nothing(device):
-    import mojo_runtime
+    from mojo_runtime.service import service
 
     model = Block().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.randint(31, (2, 8)).to(device)
     step(model, optimizer, tokens, tokens).item()
-    builds = mojo_runtime.compile_service().builds()
+    builds = service().builds()
     for batch, length in ((1, 1), (3, 5), (2, 33), (5, 64)):
         tokens = torch.randint(31, (batch, length)).to(device)
         step(model, optimizer, tokens, tokens).item()
         (model(tokens)[:, ::2].transpose(0, 2) * 1.5).sum().item()
-    assert mojo_runtime.compile_service().builds() <= builds + 3, "only the last line's new ops may compile"
-    builds = mojo_runtime.compile_service().builds()
+    assert service().builds() <= builds + 3, "only the last line's new ops may compile"
+    builds = service().builds()
     for batch, length in ((4, 7), (2, 3)):
         tokens = torch.randint(31, (batch, length)).to(device)
         (model(tokens)[:, ::2].transpose(0, 2) * 2.5).sum().item()
-    assert mojo_runtime.compile_service().builds() == builds
+    assert service().builds() == builds
