@@ -16,6 +16,10 @@ from mojo_kernels.matmul.tile import TileFormat, multiply_tile
 
 comptime DEPTH_BYTES = 1536
 """Length of a line of a packed slice: a panel of B then stays in the second-level cache."""
+comptime A_PANELS = 8
+"""Panels of A that a task packs at a time: on its stack, for the second-level cache."""
+comptime PACK_SIZE = 1 << 14
+"""Elements of B that a task packs at least."""
 comptime OUTER = 4096
 """Rows and columns that are packed at a time, which bounds the workspace."""
 comptime PARALLEL_WORK = 1 << 20
@@ -116,6 +120,39 @@ def finish_tile[
             )
 
 
+@inline(.always)
+def add_kept_sums[
+    dtype: DType
+](
+    tile: Data[TileFormat[dtype].ACCUMULATE],
+    kept: Data[TileFormat[dtype].ACCUMULATE],
+    stride: Int,
+    adds: Bool,
+):
+    """Adds the sums of earlier slices to a tile, and keeps the new sums for the next one.
+
+    Parameters:
+        dtype: The element type of the result.
+
+    Args:
+        tile: `ROWS` x `COLUMNS` sums.
+        kept: The sums of earlier slices.
+        stride: Elements between rows of `kept`.
+        adds: False for the first slice.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime width = Format.WIDTH
+    for i in range(Format.ROWS):
+        comptime for j in range(Format.VECTORS):
+            var at = i * Format.COLUMNS + j * width
+            var kept_at = i * stride + j * width
+            var total = tile.unsafe_load[width=width](at)
+            if adds:
+                total += kept.unsafe_load[width=width](kept_at)
+            tile.unsafe_store[width=width](at, total)
+            kept.unsafe_store[width=width](kept_at, total)
+
+
 def multiply_packed[
     dtype: DType
 ](
@@ -165,11 +202,9 @@ def multiply_packed[
     var b_panel = columns * depth + width * group
     var outer_m = min(ceil_div(m, rows), OUTER // rows)
     var outer_n = min(ceil_div(n, columns), OUTER // columns)
-    var workspace = allocate[packed](outer_m * a_panel + outer_n * b_panel)
-    var a_packed = workspace
-    var b_packed = workspace.unsafe_offset(outer_m * a_panel)
+    var b_packed = allocate[packed](outer_n * b_panel)
     var sums_stride = outer_n * columns
-    var sums = Data[accumulate](unsafe_from_address=Int(workspace))
+    var sums = Data[accumulate](unsafe_from_address=Int(b_packed))
     comptime if keeps_sums:
         if slices > 1:
             sums = allocate[accumulate](outer_m * rows * sums_stride)
@@ -182,19 +217,23 @@ def multiply_packed[
             var n_size = min(outer_n * columns, n - n0)
             var n_panels = ceil_div(n_size, columns)
 
-            var m_group = min(m_panels, 8)
-            var n_group = min(n_panels, 8)
-            while (
-                ceil_div(m_panels, m_group) * ceil_div(n_panels, n_group)
-                < 4 * threads
-                and m_group * n_group > 4
-            ):
-                if m_group * rows >= n_group * columns:
+            # A task packs a few panels of A and multiplies them with panels of
+            # B: with all of them, unless that leaves too few tasks.
+            var m_group = min(m_panels, A_PANELS)
+            var n_groups = 1
+            while threads > 1:
+                var tasks = ceil_div(m_panels, m_group) * n_groups
+                if tasks >= 6 * threads:
+                    break
+                if m_group > 2:
                     m_group = (m_group + 1) // 2
+                elif n_groups * 2 <= n_panels:
+                    n_groups *= 2
                 else:
-                    n_group = (n_group + 1) // 2
+                    break
             var m_groups = ceil_div(m_panels, m_group)
-            var n_groups = ceil_div(n_panels, n_group)
+            var n_group = ceil_div(n_panels, n_groups)
+            var b_group = max(PACK_SIZE // (columns * depth), 1)
 
             for slice in range(slices):
                 var k0 = min(slice * depth, k)
@@ -209,17 +248,9 @@ def multiply_packed[
                         here.has_addend = True
 
                 def pack(task: Int) {imm}:
-                    if task < m_panels:
-                        pack_panel[dtype, packed, rows, width, group](
-                            a_slice.at(task * rows, 0),
-                            a_slice.row_stride,
-                            a_slice.column_stride,
-                            min(rows, m_size - task * rows),
-                            k_size,
-                            a_packed.unsafe_offset(task * a_panel),
-                        )
-                    else:
-                        var panel = task - m_panels
+                    for panel in range(
+                        task * b_group, min((task + 1) * b_group, n_panels)
+                    ):
                         pack_panel[dtype, packed, columns, width, group](
                             b_slice.at(0, panel * columns),
                             b_slice.column_stride,
@@ -230,65 +261,73 @@ def multiply_packed[
                         )
 
                 def multiply(task: Int) {imm}:
-                    var tile = stack_allocation[
+                    var m_first = (task % m_groups) * m_group
+                    var m_end = min(m_first + m_group, m_panels)
+                    var n_first = (task // m_groups) * n_group
+                    var a_stack = stack_allocation[
+                        A_PANELS * (rows * depth_limit + width * group),
+                        Scalar[packed],
+                        alignment=64,
+                    ]()
+                    var a_packed = Data[packed](
+                        unsafe_from_address=Int(a_stack)
+                    )
+                    for i in range(m_first, m_end):
+                        pack_panel[dtype, packed, rows, width, group](
+                            a_slice.at(i * rows, 0),
+                            a_slice.row_stride,
+                            a_slice.column_stride,
+                            min(rows, m_size - i * rows),
+                            k_size,
+                            a_packed.unsafe_offset((i - m_first) * a_panel),
+                        )
+                    var tile_stack = stack_allocation[
                         rows * columns, Scalar[accumulate], alignment=64
                     ]()
-                    var tile_data = Data[accumulate](
-                        unsafe_from_address=Int(tile)
+                    var tile = Data[accumulate](
+                        unsafe_from_address=Int(tile_stack)
                     )
-                    var m_first = (task % m_groups) * m_group
-                    var n_first = (task // m_groups) * n_group
                     for j in range(n_first, min(n_first + n_group, n_panels)):
-                        for i in range(
-                            m_first, min(m_first + m_group, m_panels)
-                        ):
-                            multiply_tile[dtype](
+                        for i in range(m_first, m_end):
+                            multiply_tile[
+                                accumulate,
+                                packed,
+                                rows=rows,
+                                vectors=Format.VECTORS,
+                                width=width,
+                                group=group,
+                                row_step=group,
+                                depth_step=rows * group,
+                            ](
                                 ceil_div(k_size, group),
-                                a_packed.unsafe_offset(i * a_panel),
+                                a_packed.unsafe_offset((i - m_first) * a_panel),
                                 b_packed.unsafe_offset(j * b_panel),
-                                tile_data,
-                            )
-                            var tile_rows = min(rows, m_size - i * rows)
-                            var tile_columns = min(
-                                columns, n_size - j * columns
+                                tile,
+                                columns,
                             )
                             comptime if keeps_sums:
                                 if slices > 1:
-                                    var kept = sums.unsafe_offset(
-                                        i * rows * sums_stride + j * columns
+                                    add_kept_sums[dtype](
+                                        tile,
+                                        sums.unsafe_offset(
+                                            i * rows * sums_stride + j * columns
+                                        ),
+                                        sums_stride,
+                                        slice > 0,
                                     )
-                                    for r in range(rows):
-                                        comptime for v in range(Format.VECTORS):
-                                            var at = r * columns + v * width
-                                            var kept_at = (
-                                                r * sums_stride + v * width
-                                            )
-                                            var total = tile_data.unsafe_load[
-                                                width=width
-                                            ](at)
-                                            if slice > 0:
-                                                total += kept.unsafe_load[
-                                                    width=width
-                                                ](kept_at)
-                                            tile_data.unsafe_store[width=width](
-                                                at, total
-                                            )
-                                            kept.unsafe_store[width=width](
-                                                kept_at, total
-                                            )
                                     if slice < slices - 1:
                                         continue
                             finish_tile[dtype](
-                                tile_data,
-                                tile_rows,
-                                tile_columns,
+                                tile,
+                                min(rows, m_size - i * rows),
+                                min(columns, n_size - j * columns),
                                 here.block(i * rows, j * columns),
                             )
 
-                run(call, parallel, pack, m_panels + n_panels)
+                run(call, parallel, pack, ceil_div(n_panels, b_group))
                 run(call, parallel, multiply, m_groups * n_groups)
 
-    release(workspace)
+    release(b_packed)
     comptime if keeps_sums:
         if slices > 1:
             release(sums)

@@ -43,12 +43,40 @@ def _load_groups[
 @inline(.always)
 def _load_some_groups[
     dtype: DType, packed: DType, lane: DType, width: Int, group: Int
-](source: Data[dtype], count: Int, stride: Int) -> SIMD[lane, width]:
-    """The first `count` elements with a stride as groups; zeros behind them."""
+](source: Data[dtype], count: Int) -> SIMD[lane, width]:
+    """The first `count` elements that lie side by side as groups; zeros behind them.
+    """
     var values = SIMD[packed, width * group](0)
     for i in range(min(count, width * group)):
-        values[i] = source.unsafe_load(i * stride).cast[packed]()
+        values[i] = source.unsafe_load(i).cast[packed]()
     return bitcast[lane, width](values)
+
+
+def _piece(lines: Int, width: Int, index: Int) -> Tuple[Int, Int]:
+    """The start and the size of a piece of a row, cut into vectors of at most `width` lanes and powers of two.
+    """
+    var start = 0
+    for _ in range(index):
+        start += _largest_power(min(width, lines - start))
+    return start, _largest_power(min(width, lines - start))
+
+
+def _largest_power(limit: Int) -> Int:
+    """The largest power of two up to a limit; 0 for 0."""
+    var power = 1
+    while power * 2 <= limit:
+        power *= 2
+    return power if limit > 0 else 0
+
+
+def _pieces(lines: Int, width: Int) -> Int:
+    """How many pieces a row is cut into."""
+    var count = 0
+    var start = 0
+    while start < lines:
+        start += _largest_power(min(width, lines - start))
+        count += 1
+    return count
 
 
 def pack_panel[
@@ -85,8 +113,10 @@ def pack_panel[
     comptime chunks = (lines + width - 1) // width
     var target = Data[lane](unsafe_from_address=Int(panel))
     if depth_stride == 1 and line_stride != 1:
+        # The last chunk goes first: what its stores write past the end of a row,
+        # the chunks before it overwrite.
         comptime for chunk in range(chunks):
-            comptime first = chunk * width
+            comptime first = (chunks - 1 - chunk) * width
             comptime full = min(width, lines - first)
             var existing = min(max(count - first, 0), full)
             var start = source.unsafe_offset(first * line_stride)
@@ -115,13 +145,10 @@ def pack_panel[
                             ](
                                 start.unsafe_offset(i * line_stride + p),
                                 depth - p,
-                                1,
                             )
                 transpose_square(rows)
                 var groups = min(width, (depth - p + group - 1) // group)
                 var first_group = p // group
-                # Rows are stored in order: what a row of a narrow panel writes
-                # past its end, the next row or the next chunk overwrites.
                 comptime for r in range(width):
                     if r < groups:
                         target.unsafe_store[width=width](
@@ -131,45 +158,32 @@ def pack_panel[
     else:
         for p in range(0, depth, group):
             var start = source.unsafe_offset(p * depth_stride)
-            var row = target.unsafe_offset((p // group) * lines)
-            comptime for chunk in range(chunks):
-                comptime first = chunk * width
-                comptime full = min(width, lines - first)
-                var existing = min(max(count - first, 0), full)
+            var row = panel.unsafe_offset(p * lines)
+            comptime for index in range(_pieces(lines, width)):
+                comptime piece = _piece(lines, width, index)
+                comptime first = piece[0]
+                comptime size = piece[1]
                 var here = start.unsafe_offset(first * line_stride)
-                comptime if group == 1:
-                    if line_stride == 1 and existing == width:
-                        row.unsafe_store[width=width](
-                            first,
-                            _load_groups[dtype, packed, lane, width, group](
-                                here
-                            ),
-                        )
+                var there = row.unsafe_offset(first * group)
+                if line_stride == 1 and count >= first + size:
+                    var even = here.unsafe_load[width=size]().cast[packed]()
+                    comptime if group == 1:
+                        there.unsafe_store[width=size](even)
                     else:
-                        row.unsafe_store[width=width](
-                            first,
-                            _load_some_groups[
-                                dtype, packed, lane, width, group
-                            ](here, existing, line_stride),
-                        )
-                else:
-                    var even = SIMD[packed, width](0)
-                    var odd = SIMD[packed, width](0)
-                    if line_stride == 1 and existing == width:
-                        even = here.unsafe_load[width=width]().cast[packed]()
+                        var odd = SIMD[packed, size](0)
                         if p + 1 < depth:
-                            odd = here.unsafe_load[width=width](
+                            odd = here.unsafe_load[width=size](
                                 depth_stride
                             ).cast[packed]()
-                    else:
-                        for i in range(existing):
-                            even[i] = here.unsafe_load(i * line_stride).cast[
-                                packed
-                            ]()
-                            if p + 1 < depth:
-                                odd[i] = here.unsafe_load(
-                                    i * line_stride + depth_stride
+                        there.unsafe_store[width=2 * size](
+                            rebind[SIMD[packed, 2 * size]](even.interleave(odd))
+                        )
+                else:
+                    for i in range(size):
+                        comptime for g in range(group):
+                            var value = Scalar[packed](0)
+                            if first + i < count and p + g < depth:
+                                value = here.unsafe_load(
+                                    i * line_stride + g * depth_stride
                                 ).cast[packed]()
-                    row.unsafe_store[width=width](
-                        first, bitcast[lane, width](even.interleave(odd))
-                    )
+                            there.unsafe_store(i * group + g, value)

@@ -87,49 +87,72 @@ def multiply_add[
 
 @inline(.always)
 def multiply_tile[
-    dtype: DType
+    accumulate: DType,
+    packed: DType,
+    *,
+    rows: Int,
+    vectors: Int,
+    width: Int,
+    group: Int = 1,
+    row_step: Int,
+    depth_step: Int,
+    adds: Bool = False,
 ](
     depth: Int,
-    a: Data[TileFormat[dtype].PACKED],
-    b: Data[TileFormat[dtype].PACKED],
-    tile: Data[TileFormat[dtype].ACCUMULATE],
+    a: Data[packed],
+    b: Data[packed],
+    tile: Data[accumulate],
+    tile_stride: Int,
 ):
-    """Multiplies a packed panel of A with a packed panel of B.
+    """Multiplies a packed panel of A with a packed panel of B; the sums stay in registers.
 
     Parameters:
-        dtype: The element type of the operands.
+        accumulate: The type of the sums.
+        packed: The type of the operands.
+        rows: Rows of the tile.
+        vectors: Vectors per row of the tile.
+        width: Lanes of a vector of sums.
+        group: Neighbours along the depth that are packed side by side.
+        row_step: Elements from one row of A to the next.
+        depth_step: Elements from one group of A to the next along the depth.
+        adds: Whether the sums start from what the tile holds.
 
     Args:
         depth: The number of groups along the depth.
-        a: `depth` x `ROWS` groups.
-        b: `depth` x `COLUMNS` groups.
-        tile: Where the `ROWS` x `COLUMNS` sums go, row-major.
+        a: The left panel.
+        b: The right panel: `depth` x `vectors * width` groups.
+        tile: Where the sums go.
+        tile_stride: Elements from one row of the tile to the next.
     """
-    comptime Format = TileFormat[dtype]
-    comptime width = Format.WIDTH
-    comptime group = Format.GROUP
-    comptime vectors = Format.VECTORS
-    comptime rows = Format.ROWS
-    var sums = Array[SIMD[Format.ACCUMULATE, width], rows * vectors](
-        fill=SIMD[Format.ACCUMULATE, width](0)
-    )
+    comptime Vector = SIMD[accumulate, width]
+    var sums = Array[Vector, rows * vectors](fill=Vector(0))
+    comptime if adds:
+        comptime for i in range(rows):
+            comptime for j in range(vectors):
+                sums[i * vectors + j] = tile.unsafe_load[width=width](
+                    i * tile_stride + j * width
+                )
     var left = a
     var right = b
     for _ in range(depth):
-        var row = Array[SIMD[Format.PACKED, width * group], vectors](
-            fill=SIMD[Format.PACKED, width * group](0)
+        var row = Array[SIMD[packed, width * group], vectors](
+            fill=SIMD[packed, width * group](0)
         )
         comptime for j in range(vectors):
             row[j] = right.unsafe_load[width=width * group](j * width * group)
         comptime for i in range(rows):
             comptime for j in range(vectors):
                 sums[i * vectors + j] = multiply_add[
-                    Format.ACCUMULATE, Format.PACKED, width, group
-                ](left.unsafe_offset(i * group), row[j], sums[i * vectors + j])
-        left = left.unsafe_offset(rows * group)
-        right = right.unsafe_offset(Format.COLUMNS * group)
+                    accumulate, packed, width, group
+                ](
+                    left.unsafe_offset(i * row_step),
+                    row[j],
+                    sums[i * vectors + j],
+                )
+        left = left.unsafe_offset(depth_step)
+        right = right.unsafe_offset(vectors * width * group)
     comptime for i in range(rows):
         comptime for j in range(vectors):
             tile.unsafe_store[width=width](
-                i * Format.COLUMNS + j * width, sums[i * vectors + j]
+                i * tile_stride + j * width, sums[i * vectors + j]
             )
