@@ -298,7 +298,6 @@ int32_t Allocator::allocate(uint64_t bytes, Stream& stream, void** data) {
       lock.lock();
       if (status == MOJO_OK) block = make(size_class);
       if (block == nullptr) {
-        statistics_.out_of_memory_count++;
         lock.unlock();
         return out_of_memory(bytes);
       }
@@ -389,6 +388,10 @@ int32_t Allocator::empty_cache() {
 }
 
 int32_t Allocator::out_of_memory(uint64_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    statistics_.out_of_memory_count++;
+  }
   MojoMemoryStatistics now = statistics();
   uint64_t free = 0, total = 0;
   mojo_memory_info(device_.index, &free, &total);
