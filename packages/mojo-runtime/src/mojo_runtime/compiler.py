@@ -165,6 +165,10 @@ def build(
 
     # The compiler's cache is for this build alone: ours is keyed by content, and nothing else may decide what is built.
     environment = {"MODULAR_CRASH_REPORTING_ENABLED": "0", **os.environ, "MODULAR_CACHE_DIR": str(folder / "compiler")}
+    if toolchain.linker is not None and shutil.which("cc") is None:
+        # It looks for a C compiler even to write an object, for which it runs none.
+        (folder / "cc").symlink_to(toolchain.linker)
+        environment["PATH"] = os.pathsep.join(filter(None, [environment.get("PATH"), str(folder)]))
     status, output = processes.run(compile_command, folder, environment)
     if status == 0:
         status, output = processes.run(link_command, folder, environment)
@@ -210,7 +214,8 @@ def _suspects(output: str, source: Source) -> list[KernelSpec]:
     specs, starts = list(source.lines), list(source.lines.values())
     text = source.text.splitlines()
     suspects: dict[KernelSpec, None] = {}
-    for match in re.finditer(rf"{re.escape(SOURCE_NAME)}:(\d+):", output):
+    # "Imported from" and "Included from" name a line of imports for every message inside the imported module.
+    for match in re.finditer(rf"(?m)^(?!Imported from|Included from).*?{re.escape(SOURCE_NAME)}:(\d+):", output):
         line = int(match[1])
         position = bisect.bisect_right(starts, line)
         if position:

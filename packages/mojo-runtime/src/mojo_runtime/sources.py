@@ -48,7 +48,7 @@ class Module:
     """A Mojo module on disk.
 
     Attributes:
-        name: The dotted name to import it by.
+        name: The dotted name to import it by, as Mojo writes it.
         root: The include folder that the name starts from.
         file: Its source.
     """
@@ -81,7 +81,8 @@ def resolve(spec: KernelSpec) -> Module:
         while (root / "__init__.mojo").is_file():
             parts.insert(0, root.name)
             root = root.parent
-        return Module(".".join(parts), root, file)
+        # A file's name need not be an identifier, or may be a keyword.
+        return Module(".".join(f"`{part}`" for part in parts), root, file)
     for root in include_roots():
         found = _find(root, tuple(spec.module.split(".")))
         if found is not None:
@@ -169,7 +170,7 @@ class SourceIndex:
 
 def _packages(module: Module) -> list[Path]:
     """Returns the `__init__.mojo` files of the packages that a module is in."""
-    parts = module.name.split(".")
+    parts = module.name.replace("`", "").split(".")
     inits = (module.root.joinpath(*parts[:i]) / "__init__.mojo" for i in range(1, len(parts)))
     return [init for init in inits if init.is_file()]
 

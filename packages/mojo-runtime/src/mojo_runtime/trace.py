@@ -154,7 +154,8 @@ def _describe(event: Event) -> str:
     if event.kind == "warning":
         return f"mojo: {event.message}"
     if event.kind == "failed":
-        lines = [line for line in event.message.splitlines() if ": error: " in line] or event.message.splitlines()
+        lines = event.message.splitlines()
+        lines = [line for word in ("constraint failed", ": error: ", "") for line in lines if word in line]
         return f"mojo: {_names(event.specs)} does not compile: {lines[0] if lines else ''}"
     left = f", {event.left} waiting" if event.left else ""
     return f"mojo: compiled {_names(event.specs)} in {event.seconds:.1f} s{left}"
