@@ -137,7 +137,8 @@ class Progress:
             text += f", {self._done} done, {elapsed:.0f} s"
             _write(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}")
         elif self._done and not self._left:
-            _write(f"\r\x1b[2Kmojo: compiled {self._done} kernels in {elapsed:.1f} s\n")
+            kernels = "kernel" if self._done == 1 else "kernels"
+            _write(f"\r\x1b[2Kmojo: compiled {self._done} {kernels} in {elapsed:.1f} s\n")
             self._done = 0
 
     def _tick(self) -> None:
