@@ -156,38 +156,82 @@ def build(
     for name, root in links.items():
         (folder / name).symlink_to(root)
 
-    compile_command = [str(toolchain.mojo), "build", "--emit", "object", *target.arguments()]
-    for name in links:
-        compile_command += ["-I", name]
-    compile_command += ["-o", "kernels.o", SOURCE_NAME]
-    link_command = _link_command(toolchain, "kernels.o", f"kernels{LIBRARY_SUFFIX}")
-    shell = f"cd {shlex.quote(str(folder))} && {shlex.join(compile_command)}"
+    run = compile_library(SOURCE_NAME, folder, list(links), target, toolchain, processes)
+    if run.status != 0:
+        diagnostics = _diagnostics(run.output, folder, links) or f"the compiler ended with status {run.status}"
+        if run.status == -9 and not processes.closed:
+            diagnostics += "\nIt was killed, probably for lack of memory; TORCH_MOJO_BACKEND_COMPILE_JOBS=1 needs less."
+        raise CompileError(specs, target, diagnostics, run.command, _suspects(run.output, source))
+    return Build(run.library, source.symbols)
 
-    # The compiler's cache is for this build alone: ours is keyed by content, and nothing else may decide what is built.
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How a run of the compiler ended.
+
+    Attributes:
+        library: The shared library, where it succeeded.
+        status: 0, or the exit status of what failed, negative for a signal.
+        output: Everything that was written.
+        command: A shell command that does the same again.
+    """
+
+    library: Path
+    status: int
+    output: str
+    command: str
+
+
+def compile_library(
+    source: str,
+    folder: Path,
+    includes: Sequence[str],
+    target: Target,
+    toolchain: Toolchain,
+    processes: CompilerProcesses | None = None,
+) -> Run:
+    """Compiles one Mojo file to a shared library beside it.
+
+    Args:
+        source: The file's name in the folder.
+        folder: Where the compiler runs.
+        includes: Include folders. What is given relative to `folder` leaves no absolute path in the library.
+        target: What to compile for.
+        toolchain: The compiler.
+        processes: Where to enter the running compiler.
+
+    Raises:
+        ToolchainError: There is no linker.
+        OSError: The folder can't be written.
+    """
+    processes = processes or CompilerProcesses()
+    output = folder / Path(source).with_suffix(LIBRARY_SUFFIX).name
+    object_file = Path(source).with_suffix(".o").name
+    compile_command = [str(toolchain.mojo), "build", "--emit", "object", *target.arguments()]
+    compile_command += [argument for include in includes for argument in ("-I", include)]
+    compile_command += ["-o", object_file, source]
+    link = _link_command(toolchain, object_file, output.name)
+    # The compiler's cache is for this build alone: ours is keyed by content, nothing else may decide what is built.
     environment = {"MODULAR_CRASH_REPORTING_ENABLED": "0", **os.environ, "MODULAR_CACHE_DIR": str(folder / "compiler")}
     if toolchain.linker is not None and shutil.which("cc") is None:
         # It looks for a C compiler even to write an object, for which it runs none.
         (folder / "cc").symlink_to(toolchain.linker)
         environment["PATH"] = os.pathsep.join(filter(None, [environment.get("PATH"), str(folder)]))
-    status, output = processes.run(compile_command, folder, environment)
+    shell = f"cd {shlex.quote(str(folder))} && {shlex.join(compile_command)}"
+    status, text = processes.run(compile_command, folder, environment)
     if status == 0:
-        status, output = processes.run(link_command, folder, environment)
-        shell += f" && {shlex.join(link_command)}"
+        status, text = processes.run(link, folder, environment)
+        shell += f" && {shlex.join(link)}"
+        (folder / object_file).unlink()
     shutil.rmtree(folder / "compiler", ignore_errors=True)
-    if status != 0:
-        diagnostics = _diagnostics(output, folder, links) or f"the compiler ended with status {status}"
-        if status == -9 and not processes.closed:
-            diagnostics += (
-                "\nIt was killed, probably for lack of memory: TORCH_MOJO_BACKEND_COMPILE_JOBS=1 runs one at a time."
-            )
-        raise CompileError(specs, target, diagnostics, shell, _suspects(output, source))
-    (folder / "kernels.o").unlink()
-    return Build(folder / f"kernels{LIBRARY_SUFFIX}", source.symbols)
+    return Run(output, status, text, shell)
 
 
 def _link_command(toolchain: Toolchain, source: str, output: str) -> list[str]:
-    """Returns the command that links an object; the compiler's own link step would need a C compiler and write an
-    absolute search path into the library."""
+    """Returns the command that links an object.
+
+    The compiler's own link step would need a C compiler and write an absolute search path into the library.
+    """
     libraries = [str(library) for library in link_libraries()]
     if sys.platform == "linux" and toolchain.linker is not None:
         options = ["-shared", "--eh-frame-hdr", "--gc-sections", "--as-needed", "-z", "defs", "--build-id=none"]

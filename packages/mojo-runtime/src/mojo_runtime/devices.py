@@ -97,11 +97,12 @@ def _open() -> tuple[Device, ...]:
     return tuple(Device(index, "cpu", name, cores, total.value, platform.machine()) for index in range(cpus))
 
 
-def _serve_kernels() -> None:
+def _serve_kernels(device: Device) -> None:
     from mojo_runtime.launch import NativeCore
     from mojo_runtime.service import service
+    from mojo_runtime.target import Target
 
-    service().attach(NativeCore())
+    service().attach(NativeCore(), Target.parse(device.architecture) if device.kind == "gpu" else Target.host())
 
 
 def initialize() -> tuple[Device, ...]:
@@ -119,7 +120,7 @@ def initialize() -> tuple[Device, ...]:
         if _devices is None:
             opened = _open()
             if opened:
-                _serve_kernels()
+                _serve_kernels(opened[0])
             _devices = opened
         return _devices
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
-import os
 import platform
-import subprocess
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from mojo_runtime import _native
-from mojo_runtime.compiler import _link_command as link_command
+from mojo_runtime.compiler import compile_library
 from mojo_runtime.config import config
 from mojo_runtime.native_build import SUFFIX, NativeBuildError, include_directory, install_library
 from mojo_runtime.target import Target
@@ -71,16 +70,13 @@ def build_driver(target: Target) -> Path:
     key = hashlib.sha256("\0".join([SOURCE.read_text(), toolchain.version, str(target)]).encode()).hexdigest()[:32]
 
     def compile_to(library: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            built = Path(folder) / "driver.o"
-            commands = [
-                [str(toolchain.mojo), "build", "--emit", "object", *target.arguments(), "-o", str(built), str(SOURCE)],
-                link_command(toolchain, str(built), str(library)),
-            ]
-            for command in commands:
-                result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-                if result.returncode != 0:
-                    raise NativeBuildError(f"the GPU driver does not compile:\n{result.stderr.strip()}")
+        with tempfile.TemporaryDirectory(dir=library.parent) as name:
+            folder = Path(name)
+            shutil.copy(SOURCE, folder)
+            run = compile_library(SOURCE.name, folder, [], target, toolchain)
+            if run.status != 0:
+                raise NativeBuildError(f"the GPU driver does not compile:\n{run.output.strip()}")
+            run.library.replace(library)
 
     return install_library(config.cache_dir / "native" / f"libmojo_driver-{key}{SUFFIX}", compile_to)
 

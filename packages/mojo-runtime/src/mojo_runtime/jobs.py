@@ -74,9 +74,14 @@ class Job:
 
 
 class JobQueue:
-    """Jobs that wait for a compiler, in order, and batches that are to be built again. Not locked."""
+    """Jobs that wait for a compiler, in order, and batches that are to be built again. Not locked.
 
-    def __init__(self) -> None:
+    Args:
+        maximum: How many jobs a batch may hold.
+    """
+
+    def __init__(self, maximum: int = MAXIMUM_BATCH) -> None:
+        self._maximum = maximum
         self._waiting: list[Job] = []
         self._retries: collections.deque[list[Job]] = collections.deque()
 
@@ -96,7 +101,7 @@ class JobQueue:
         if self._retries:
             return self._retries.popleft()
         fitting = [job for job in self._waiting if job.group == self._waiting[0].group]
-        size = min(MAXIMUM_BATCH, max(_MINIMUM_SHARE, -(-len(fitting) // max(free, 1))))
+        size = min(self._maximum, max(_MINIMUM_SHARE, -(-len(fitting) // max(free, 1))))
         batch = fitting[:size]
         taken = set(map(id, batch))
         self._waiting = [job for job in self._waiting if id(job) not in taken]

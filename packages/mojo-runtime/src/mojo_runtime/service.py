@@ -17,7 +17,7 @@ from pathlib import Path
 from mojo_runtime.cache import KernelCache
 from mojo_runtime.compiler import CompileError, CompilerProcesses
 from mojo_runtime.core import Core, NoCore
-from mojo_runtime.jobs import Counters, Job, JobQueue, default_workers
+from mojo_runtime.jobs import MAXIMUM_BATCH, Counters, Job, JobQueue, default_workers
 from mojo_runtime.spec import KernelSpec, as_specs
 from mojo_runtime.store import Entry
 from mojo_runtime.target import Target
@@ -36,9 +36,16 @@ class CompileService:
         target: What requests are for that name no target; by default this machine's CPU.
         folder: The cache folder; by default the configured one.
         workers: How many compilers may run at the same time; by default by cores and memory.
+        batch: How many kernels a library may hold.
     """
 
-    def __init__(self, target: Target | None = None, folder: Path | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        target: Target | None = None,
+        folder: Path | None = None,
+        workers: int | None = None,
+        batch: int = MAXIMUM_BATCH,
+    ) -> None:
         self.target = target or Target.host()
         self.workers = workers or default_workers()
         self.counters = Counters()
@@ -50,7 +57,7 @@ class CompileService:
         self._changed = threading.Condition()  # guards everything below
         self._caches: dict[Target, KernelCache] = {}
         self._jobs: dict[tuple[Target, KernelSpec], Job] = {}
-        self._queue = JobQueue()
+        self._queue = JobQueue(batch)
         self._elsewhere: list[Job] = []
         self._unfinished = 0
         self._threads: list[threading.Thread] = []
@@ -62,11 +69,17 @@ class CompileService:
 
     # ---- the public side ---------------------------------------------------------------------------------------------
 
-    def attach(self, core: Core) -> None:
-        """Serves a native core from now on: tells it the kernels of the cache and takes its requests."""
+    def attach(self, core: Core, target: Target | None = None) -> None:
+        """Serves a native core from now on: tells it the kernels of the cache and takes its requests.
+
+        Args:
+            core: Only the first one is served.
+            target: What the core's devices are, where that is not what the service was made for.
+        """
         with self._changed:
             if isinstance(self._core, NoCore):
                 self._core = core
+                self.target = target or self.target
                 self._start(self._dispatch, "mojo-dispatch")
 
     def request(self, specs: Specs, target: Target | None = None) -> None:
@@ -403,16 +416,12 @@ _service: CompileService | None = None
 _service_lock = threading.Lock()
 
 
-def service(target: Target | None = None) -> CompileService:
-    """Returns this process's service, made at the first call.
-
-    Args:
-        target: What the process's devices are; only the call that makes the service decides.
-    """
+def service() -> CompileService:
+    """Returns this process's service, made at the first call."""
     global _service
     with _service_lock:
         if _service is None:
-            _service = CompileService(target)
+            _service = CompileService()
         return _service
 
 
