@@ -152,6 +152,11 @@ class Library:
         return Words((integer, _float_bits(float(value))))
 
     @staticmethod
+    def text(value: str) -> Words:
+        """A str: one word, its first 8 bytes, the first the lowest."""
+        return Words((int.from_bytes(value.encode()[:8], "little"),))
+
+    @staticmethod
     def given(value: Argument) -> Words:
         """An optional scalar that is given: the word 1, then its words."""
         return Words((1, *_encode(value)))
@@ -242,13 +247,15 @@ class Library:
 def _render(value: str) -> str:
     if value in DTYPE_NAMES:
         return f"DType.{value}"
-    if value in ("True", "False") or re.fullmatch(r"-?\d+", value):
+    if value in ("true", "false"):
+        return value.capitalize()
+    if re.fullmatch(r"-?\d+", value):
         return value
     return f'"{value}"'
 
 
 def _split(key: str) -> tuple[str, str, str]:
-    match = re.fullmatch(r"([\w.]+):(\w+)(?:\[(.*)\])?", key)
+    match = re.fullmatch(r"(?:mojo_kernels\.)?([\w.]+):(\w+)(?:\[(.*)\])?", key)
     assert match, f"not a kernel key: {key}"
     parameters = [pair.split("=", 1) for pair in (match[3] or "").split(",") if pair]
     return match[1], match[2], ", ".join(f"{name}={_render(value)}" for name, value in parameters)

@@ -22,6 +22,22 @@ comptime ABSENT = 2
 """Flag: an optional tensor that was not given."""
 
 
+@inline(.always)
+def text_word[text: StaticString]() -> Int:
+    """The word that stands for a text among the scalars, for comparisons.
+
+    Parameters:
+        text: At least the first 8 bytes tell apart what a kernel compares.
+
+    Returns:
+        Its first 8 bytes, the first the lowest; missing ones are 0.
+    """
+    var word = 0
+    comptime for i in range(min(8, text.byte_length())):
+        word |= Int(text.unsafe_ptr().unsafe_load(i)) << (8 * i)
+    return word
+
+
 @fieldwise_init
 struct Tensor(TrivialRegisterPassable):
     """A strided view of device memory; `MojoTensor` in C."""

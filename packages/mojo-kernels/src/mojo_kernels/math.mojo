@@ -156,10 +156,21 @@ def round_shift[dtype: DType]() -> Scalar[dtype]:
 
 
 @inline(.always)
-def _power_of_two[
+def power_of_two[
     dtype: DType, w: SIMDLength
 ](exponent: SIMD[unsigned_type[dtype](), w]) -> SIMD[dtype, w]:
-    """2^exponent for exponents, in two's complement, of normal numbers."""
+    """Powers of 2 from their exponents.
+
+    Parameters:
+        dtype: float32 or float64.
+        w: The vector width.
+
+    Args:
+        exponent: Exponents of normal numbers, in two's complement.
+
+    Returns:
+        `2^exponent`.
+    """
     comptime bits = unsigned_type[dtype]()
     return bitcast[dtype, w](
         (exponent + Scalar[bits](exponent_bias[dtype]()))
@@ -219,17 +230,26 @@ def _exp_tail[
 
 
 @inline(.always)
-def _scale[
+def scale_by_power[
     dtype: DType, w: SIMDLength, //
 ](x: SIMD[dtype, w], exponent: SIMD[unsigned_type[dtype](), w]) -> SIMD[
     dtype, w
 ]:
-    """X * 2^exponent in two steps, so that results below the normal numbers and above all numbers come out right.
+    """Multiplies by a power of 2, right also for results below the normal numbers and above all numbers.
+
+    Parameters:
+        dtype: float32 or float64.
+        w: The vector width.
+
+    Args:
+        x: The values.
+        exponent: In two's complement, at most twice that of a normal number.
+
+    Returns:
+        `x * 2^exponent`.
     """
     var half = _half_down(exponent)
-    return (
-        x * _power_of_two[dtype](half) * _power_of_two[dtype](exponent - half)
-    )
+    return x * power_of_two[dtype](half) * power_of_two[dtype](exponent - half)
 
 
 @inline(.always)
@@ -298,7 +318,7 @@ def exp[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     var k, r = _reduce_exponent(
         clamp(x, -105.0 if is_single else -750.0, 89.0 if is_single else 710.0)
     )
-    return _scale(_exp_tail(r) + 1, k)
+    return scale_by_power(_exp_tail(r) + 1, k)
 
 
 @inline(.always)
@@ -328,7 +348,7 @@ def _exp2_sum[
     var x = clamp(high, -limit, limit)
     var shifted = x + shift
     var r = (x - (shifted - shift)) + low
-    return _scale(
+    return scale_by_power(
         _exp_tail(r * SIMD[dtype, w](LN_2)) + 1,
         to_bits(shifted) - to_bits(shift),
     )
@@ -353,7 +373,7 @@ def expm1[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
         clamp(x, -80.0 if is_single else -700.0, 89.0 if is_single else 710.0)
     )
     # 2^k (1 + q) - 1 with q = exp(r) - 1, at half the scale so that 2^k does not overflow first.
-    var half_scale = _power_of_two[dtype](k - 1)
+    var half_scale = power_of_two[dtype](k - 1)
     return 2 * fma(half_scale, _exp_tail(r), half_scale - 0.5)
 
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace torch_mojo {
@@ -121,6 +122,11 @@ void CallBuilder::scalar(const c10::IValue& value, const c10::Type& type) {
   if (value.isInt()) return word(value.toInt());
   if (value.isBool()) return word(value.toBool());
   if (value.isDouble()) return word(float_bits(value.toDouble()));
+  if (value.isString()) {
+    int64_t text = 0;
+    std::memcpy(&text, value.toStringRef().data(), std::min<size_t>(8, value.toStringRef().size()));
+    return word(text);
+  }
   if (value.isIntList()) {
     const auto items = value.toIntList();
     word(static_cast<int64_t>(items.size()));
