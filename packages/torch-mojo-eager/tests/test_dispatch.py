@@ -108,8 +108,16 @@ ERRORS = {
     "in-place shape": (lambda t: t[0].add_(t), RuntimeError, "doesn't match the broadcast shape"),
     "overlap": (lambda t: t[:, :1].expand(3, 5).add_(1), RuntimeError, "single memory location"),
     "dimension": (lambda t: t.sum(dim=3), IndexError, "Dimension out of range"),
-    "device index": (lambda t: torch.empty(1, device=torch.device(t.device.type, 99)), RuntimeError, "invalid device index"),
-    "unimplemented": (lambda t: torch.linalg.det(t[:3, :3]), NotImplementedError, r"aten::\S+ is not implemented on mojo"),
+    "device index": (
+        lambda t: torch.empty(1, device=torch.device(t.device.type, 99)),
+        RuntimeError,
+        "invalid device index",
+    ),
+    "unimplemented": (
+        lambda t: torch.linalg.det(t[:3, :3]),
+        NotImplementedError,
+        r"aten::\S+ is not implemented on mojo",
+    ),
     "unimplemented dtype": (lambda t: t.to(torch.complex64) + 1, NotImplementedError, "complex64"),
     "layout": (lambda t: torch.empty(2, device=t.device, layout=torch.sparse_coo), NotImplementedError, ""),
 }

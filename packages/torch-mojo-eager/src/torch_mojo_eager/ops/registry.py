@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -141,9 +142,17 @@ def _modules(package: str) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _import_modules() -> None:
-    for name in _modules("torch_mojo_eager.ops"):
-        importlib.import_module(name)
+def _import_modules() -> tuple[ModuleType, ...]:
+    return tuple(importlib.import_module(name) for name in _modules("torch_mojo_eager.ops"))
+
+
+def python_kernels() -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
+    """Yields what the modules of Python ops list as KERNELS.
+
+    An item is a key below mojo_kernels with placeholders {0}, {1} for dtypes, and the dtypes of each placeholder.
+    """
+    for module in _import_modules():
+        yield from getattr(module, "KERNELS", ())
 
 
 @functools.lru_cache(maxsize=1)

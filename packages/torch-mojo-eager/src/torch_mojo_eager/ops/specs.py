@@ -25,7 +25,7 @@ class Kernel:
 
     Attributes:
         key: The KernelSpec key.
-        op: The aten overload, or "" for kernels of the shim.
+        op: The row's aten overload, or "".
         dtypes: The dtypes of the key's placeholders.
         row: The op's row, or None.
     """
@@ -45,7 +45,7 @@ def _combinations(template: str, op: str, allowed: Sequence[Sequence[str]], row:
 
 
 def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
-    """Yields every kernel of the rows and of the shim once, in a stable order.
+    """Yields every kernel of the rows, the shim and the Python ops once, in a stable order.
 
     Args:
         dtypes: Only kernels all of whose dtypes are among these; None for all.
@@ -64,6 +64,8 @@ def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
     for row in registry.rows():
         template, _, allowed = registry.key_template(row)
         yield from fresh(_combinations(template, row.name, allowed, row))
+    for template, allowed in registry.python_kernels():
+        yield from fresh(_combinations(f"mojo_kernels.{template}", "", allowed, None))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Random numbers: Philox, distributions with CUDA's draw layout, dropout. Imports nothing."""
