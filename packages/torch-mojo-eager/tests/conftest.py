@@ -8,6 +8,7 @@ os.environ.setdefault("MOJO_RUNTIME_DEVICES", "cpu:2")
 
 import pytest
 import torch
+
 import torch_mojo_eager
 
 torch_mojo_eager.register_mojo_devices()

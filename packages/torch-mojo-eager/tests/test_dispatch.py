@@ -27,7 +27,7 @@ def test_functional_in_place_and_out(device):
 
 
 @pytest.mark.parametrize(
-    "left, right",
+    ("left", "right"),
     [((3, 5), (5,)), ((3, 1), (1, 5)), ((2, 3, 4), (3, 1)), ((), (4,)), ((0, 3), (3,)), ((1,), (1,))],
 )
 def test_broadcasting(device, left, right):

@@ -135,5 +135,5 @@ def test_generators_and_offsets(device):
     ],
 )
 def test_errors(device, body):
-    with pytest.raises(RuntimeError, match="expects|found"):
+    with pytest.raises(RuntimeError, match=r"expects|found"):
         body(torch.empty(3, device=device))

@@ -32,7 +32,6 @@ def register_mojo_devices() -> None:
                 "registered in this process"
             )
         import mojo_runtime
-
         from torch_mojo_eager import autocast, device_module, shim
         from torch_mojo_eager.ops import registry
 
@@ -41,7 +40,7 @@ def register_mojo_devices() -> None:
         mojo.define("default_generator(int device) -> Generator")
         mojo.define("philox_state(Generator? generator, int device, int increment) -> int[]")
         mojo.define("launch(str key, Tensor?[] tensors, int[] scalars) -> ()")
-        aten = torch.library.Library("aten", "IMPL")  # noqa: TOR901 (kept in _libraries)
+        aten = torch.library.Library("aten", "IMPL")
         loaded = shim.load()
         loaded.initialize("mojo")
         torch.utils.rename_privateuse1_backend("mojo")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
 from mojo_runtime import native_build
 
 _SOURCES = Path(__file__).parent / "csrc"

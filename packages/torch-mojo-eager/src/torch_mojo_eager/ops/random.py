@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-import mojo_runtime
 import torch
 from torch import Generator, Tensor
 
+import mojo_runtime
 from torch_mojo_eager.ops.registry import launch, op
 from torch_mojo_eager.ops.table import FLOATING, INTEGRAL, NUMERIC
 
@@ -61,7 +61,7 @@ def _check_dtype(name: str, self: Tensor, allowed: tuple[str, ...]) -> None:
 
 
 def _reserve(generator: Generator | None, numel: int, index: int, unroll: int) -> list[int]:
-    """Advances the generator by one call's draws; returns seed, offset and max_blocks, a random kernel's first scalars."""
+    """Advances the generator by one call's draws; returns a random kernel's first scalars: seed, offset, max_blocks."""
     blocks = _max_blocks(index)
     threads = _BLOCK * min(-(-numel // _BLOCK), blocks)
     increment = 4 * -(-numel // (threads * unroll))

@@ -102,7 +102,7 @@ def float_word(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernel_key(kernel: str, parameters: tuple[tuple[str, Any], ...]) -> str:
     """Returns the KernelSpec key of "module:function" below mojo_kernels with compile-time parameters."""
     rendered = []
@@ -126,8 +126,8 @@ def launch(
     Args:
         kernel: "module:function" below `mojo_kernels`.
         tensors: Outputs first; None is an absent optional tensor.
-        scalars: Words in the kernel's order: floats are passed as float64, ints and bools as int64. `number(x)` gives the
-            two words of a Number.
+        scalars: Words in the kernel's order: floats are passed as float64, ints and bools as int64. `number(x)` gives
+            the two words of a Number.
         parameters: The kernel's compile-time parameters.
     """
     words = [float_word(word) if isinstance(word, float) else int(word) for word in scalars]
@@ -175,7 +175,7 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def forms_of(name: str) -> tuple[str, str]:
     """Returns the functional and in-place overloads that belong to an out overload, "" where there is none.
 
@@ -203,7 +203,7 @@ def forms_of(name: str) -> tuple[str, str]:
 
 
 def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Returns a row's KernelSpec key with placeholders for dtypes, the arguments that give the dtypes, and the allowed ones."""
+    """Returns a row's KernelSpec key with placeholders for dtypes, the arguments that give them, and the allowed ones."""
     parameters: dict[str, Any] = {}
     arguments: list[str] = []
     allowed: list[tuple[str, ...]] = []

@@ -82,9 +82,8 @@ def listing() -> list[Listing]:
     """Returns every op that the frontend registers, sorted by name."""
     lines = []
     for row in registry.rows():
-        for name in (row.name, *registry.forms_of(row.name)):
-            if name:
-                lines.append(Listing(name, row.dtypes, "native", row.doc))
+        forms = (row.name, *registry.forms_of(row.name))
+        lines.extend(Listing(name, row.dtypes, "native", row.doc) for name in forms if name)
     for name, function in registry.python_ops().items():
         lines.append(Listing(name, (), "Python", (function.__doc__ or "").partition("\n")[0]))
     return sorted(lines, key=lambda line: line.name)

@@ -1,7 +1,7 @@
 """The rows that say which aten op is served by which kernel.
 
-Registration, the op listing, the tests and the benchmarks all read these rows. Adding an op that fits a family is one row in
-`ops/tables/<family>.py`.
+Registration, the op listing, the tests and the benchmarks all read these rows. Adding an op that fits a family is one
+row in `ops/tables/<family>.py`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ ALL = NUMERIC + BOOL
 class Pointwise:
     """An elementwise op that goes through torch's TensorIterator.
 
-    The kernel receives the output first, then `inputs`, all with the same sizes; scalars as `scalars` lists them, each a
-    Number (two words) where the schema says Scalar.
+    The kernel receives the output first, then `inputs`, all with the same sizes; scalars as `scalars` lists them, each
+    a Number (two words) where the schema says Scalar. The functional and in-place overloads that belong to the named one
+    come with it, with a direct path for same-shape contiguous operands.
 
     Attributes:
         name: The overload that writes to an output, e.g. "add.out", or a functional overload without one.
         kernel: "module:function" below `mojo_kernels`, e.g. "pointwise.binary:binary".
         op: The kernel's `op` parameter.
         dtypes: Computation dtypes the kernel exists for.
-        inputs: The schema's tensor arguments, in the kernel's order. An argument of type Scalar may stand here too: it is
-            read as a 0-dim operand.
+        inputs: The schema's tensor arguments, in the kernel's order. An argument of type Scalar may stand here too: it
+            is read as a 0-dim operand.
         scalars: The schema's other arguments that the kernel reads.
-        promotion: "common": inputs promote to a common dtype, the output has it. "float": as common, but integers compute
-            in the default float type. "bool": inputs promote, the output is bool. "first": no promotion, the first
-            input's dtype computes and must match the others (backward ops).
-        direct: Functional and in-place overloads with a direct path for same-shape contiguous operands, e.g. ("add.Tensor",
-            "add_.Tensor").
+        promotion: "common": inputs promote to a common dtype, the output has it. "float": as common, but integers
+            compute in the default float type. "bool": inputs promote, the output is bool. "first": no promotion, the
+            first input's dtype computes and must match the others (backward ops). "condition": the first input is a bool
+            condition, the others promote.
         parameters: Further compile-time parameters of the kernel.
         tolerance: (rtol, atol) for float32 against CPU torch; half types use torch's defaults.
         doc: One line for the op listing.
@@ -47,8 +47,7 @@ class Pointwise:
     dtypes: tuple[str, ...]
     inputs: tuple[str, ...] = ("self",)
     scalars: tuple[str, ...] = ()
-    promotion: Literal["common", "float", "bool", "first"] = "common"
-    direct: tuple[str, ...] = ()
+    promotion: Literal["common", "float", "bool", "first", "condition"] = "common"
     parameters: tuple[tuple[str, str | int | bool], ...] = ()
     tolerance: tuple[float, float] = (1.3e-6, 1e-5)
     doc: str = ""
@@ -63,10 +62,10 @@ class Native:
         kernel: "module:function" below `mojo_kernels`.
         tensors: The schema's tensor arguments in the kernel's order, outputs first. An optional tensor that is None
             arrives as ABSENT; a tensor list is spliced in, and the number of its tensors can be read through `scalars`.
-        scalars: The schema's other arguments in the kernel's order, encoded as docs/architecture.md says. "len(name)" is the
-            number of tensors in a list.
-        parameters: Compile-time parameters: "dtype": "self" takes the dtype of that tensor argument, ("op", "=amax") a
-            constant.
+        scalars: The schema's other arguments in the kernel's order, encoded as docs/architecture.md says. "len(name)" is
+            the number of tensors in a list.
+        parameters: Compile-time parameters: ("dtype", "self") takes the dtype of that tensor argument, ("op", "=amax")
+            is a constant.
         dtypes: What the first dtype parameter may be.
         dtype_parameters: Allowed dtypes of further dtype parameters by name, where they are restricted.
         doc: One line for the op listing.
