@@ -24,6 +24,7 @@ def register_mojo_devices() -> None:
         if _libraries:
             return
         import torch
+        from torch.utils import backend_registration
 
         taken = torch._C._get_privateuse1_backend_name()
         if taken not in ("privateuseone", "mojo"):
@@ -43,9 +44,9 @@ def register_mojo_devices() -> None:
         aten = torch.library.Library("aten", "IMPL")
         loaded = shim.load()
         loaded.initialize("mojo")
-        torch.utils.rename_privateuse1_backend("mojo")
+        backend_registration.rename_privateuse1_backend("mojo")
         torch._register_device_module("mojo", device_module.create())
-        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
         registry.register_all(loaded, aten)
         autocast.register(loaded, aten)
         _libraries.extend((mojo, aten))

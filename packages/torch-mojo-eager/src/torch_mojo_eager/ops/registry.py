@@ -11,13 +11,14 @@ import pkgutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
 Function = Callable[..., Any]
+AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 _PYTHON_OPS: dict[str, Function] = {}
 
@@ -71,14 +72,14 @@ def dtype_mask(names: Sequence[str]) -> int:
     return mask
 
 
-def op(name: str) -> Callable[[Function], Function]:
+def op(name: str) -> Callable[[AnyFunction], AnyFunction]:
     """Registers the decorated function for an overload, e.g. `@op("aten::flip")`, when the device is registered.
 
     Args:
         name: The overload with its namespace. The function takes the schema's arguments and returns its results.
     """
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: AnyFunction) -> AnyFunction:
         _PYTHON_OPS[name.removeprefix("aten::")] = function
         return function
 
@@ -203,7 +204,7 @@ def forms_of(name: str) -> tuple[str, str]:
 
 
 def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Returns a row's KernelSpec key with placeholders for dtypes, the arguments that give them, and the allowed ones."""
+    """Returns a row's KernelSpec key with placeholders for dtypes, their arguments, and what is allowed."""
     parameters: dict[str, Any] = {}
     arguments: list[str] = []
     allowed: list[tuple[str, ...]] = []

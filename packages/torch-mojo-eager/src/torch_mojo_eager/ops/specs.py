@@ -10,7 +10,7 @@ from torch_mojo_eager.ops import registry
 from torch_mojo_eager.ops.table import ALL, FLOATING, Row
 
 # Kernels that the shim's C++ launches by itself.
-_SHIM = (
+_SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("mojo_kernels.copy:copy[dtype={0}]", (("uint8", "uint16", "uint32", "uint64"),)),
     ("mojo_kernels.copy:cast[destination={0},source={1}]", (ALL, ALL)),
     ("mojo_kernels.fill:fill[dtype={0}]", (ALL,)),
@@ -80,7 +80,7 @@ class Listing:
 
 def listing() -> list[Listing]:
     """Returns every op that the frontend registers, sorted by name."""
-    lines = []
+    lines: list[Listing] = []
     for row in registry.rows():
         forms = (row.name, *registry.forms_of(row.name))
         lines.extend(Listing(name, row.dtypes, "native", row.doc) for name in forms if name)

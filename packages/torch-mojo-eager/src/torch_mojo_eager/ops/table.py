@@ -20,8 +20,8 @@ ALL = NUMERIC + BOOL
 class Pointwise:
     """An elementwise op that goes through torch's TensorIterator.
 
-    The kernel receives the output first, then `inputs`, all with the same sizes; scalars as `scalars` lists them, each
-    a Number (two words) where the schema says Scalar. The functional and in-place overloads that belong to the named one
+    The kernel receives the output first, then `inputs`, all with the same sizes; scalars as `scalars` lists them,
+    each a Number (two words) where the schema says Scalar. The functional and in-place overloads that belong to the named one
     come with it, with a direct path for same-shape contiguous operands.
 
     Attributes:
@@ -34,8 +34,8 @@ class Pointwise:
         scalars: The schema's other arguments that the kernel reads.
         promotion: "common": inputs promote to a common dtype, the output has it. "float": as common, but integers
             compute in the default float type. "bool": inputs promote, the output is bool. "first": no promotion, the
-            first input's dtype computes and must match the others (backward ops). "condition": the first input is a bool
-            condition, the others promote.
+            first input's dtype computes and must match the others (backward ops). "condition": the first input is a
+            bool condition, the others promote.
         parameters: Further compile-time parameters of the kernel.
         tolerance: (rtol, atol) for float32 against CPU torch; half types use torch's defaults.
         doc: One line for the op listing.
@@ -61,7 +61,7 @@ class Native:
         name: The overload, normally the `.out` of a structured op, e.g. "mm.out": torch has checked and allocated.
         kernel: "module:function" below `mojo_kernels`.
         tensors: The schema's tensor arguments in the kernel's order, outputs first. An optional tensor that is None
-            arrives as ABSENT; a tensor list is spliced in, and the number of its tensors can be read through `scalars`.
+            arrives as ABSENT; a tensor list is spliced in, and `scalars` can tell the number of its tensors.
         scalars: The schema's other arguments in the kernel's order, encoded as docs/architecture.md says. "len(name)" is
             the number of tensors in a list.
         parameters: Compile-time parameters: ("dtype", "self") takes the dtype of that tensor argument, ("op", "=amax")
