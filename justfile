@@ -24,8 +24,8 @@ test *arguments:
     uv run pytest {{arguments}}
 
 # compiles every kernel for GPUs, without one
-check-gpu *targets:
-    scripts/check-gpu {{targets}}
+check-gpu *arguments:
+    uv run python scripts/check_gpu.py {{arguments}}
 
 bench *arguments:
     uv run python benchmarks/run.py {{arguments}}

@@ -12,7 +12,7 @@ import train_gpt
 from measure import Budget, Result, alternate
 
 GOAL = 1.2
-BATCH = 16
+BATCH = 8
 
 # name, dtype, dropout
 ROWS = (
