@@ -1,4 +1,4 @@
-"""Compiles the kernels of the op tables for GPUs, on a machine that needs none, and assembles NVIDIA's if ptxas is there.
+"""Compiles the kernels of the op tables for GPUs, on a machine that needs none; assembles NVIDIA's if ptxas is there.
 
 uv run python scripts/check_gpu.py                           # every target, common dtypes
 uv run python scripts/check_gpu.py sm_90a --match "*:mm*"    # some kernels for one
