@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mojo_runtime._native import OutOfMemoryError
 from mojo_runtime.arrays import Array, array, empty, from_dlpack
+from mojo_runtime.compilation import add_listener, builds, compile, request, wait_for_builds
+from mojo_runtime.compiler import CompileError
 from mojo_runtime.config import config
 from mojo_runtime.devices import Device, device, devices, in_bad_fork, initialize, set_threads, synchronize
 from mojo_runtime.launch import Number, Slot, launch, launch_count, slot
@@ -17,13 +19,19 @@ from mojo_runtime.memory import (
     reset_accumulated_memory_statistics,
     reset_peak_memory_statistics,
 )
+from mojo_runtime.prebuild import prebuild
+from mojo_runtime.sources import register_include
 from mojo_runtime.spec import KernelSpec
 from mojo_runtime.streams import Event, Stream, current_stream, default_stream, set_stream
+from mojo_runtime.target import Target
+from mojo_runtime.trace import Event as CompileEvent
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Array",
+    "CompileError",
+    "CompileEvent",
     "Device",
     "Event",
     "KernelSpec",
@@ -34,8 +42,12 @@ __all__ = [
     "PinnedMemory",
     "Slot",
     "Stream",
+    "Target",
     "__version__",
+    "add_listener",
     "array",
+    "builds",
+    "compile",
     "config",
     "current_stream",
     "default_stream",
@@ -50,10 +62,14 @@ __all__ = [
     "launch_count",
     "memory_info",
     "memory_statistics",
+    "prebuild",
+    "register_include",
+    "request",
     "reset_accumulated_memory_statistics",
     "reset_peak_memory_statistics",
     "set_stream",
     "set_threads",
     "slot",
     "synchronize",
+    "wait_for_builds",
 ]

@@ -85,9 +85,8 @@ def prebuild(arguments: argparse.Namespace) -> int:
             print(f"{done} of {len(keys)}", flush=True)
 
     counters, failures = prebuild(keys, target, arguments.output, listener=show, jobs=arguments.jobs)
-    print(
-        f"{counters.loaded} were there, {counters.compiled} compiled in {counters.builds} builds, {len(failures)} failed"
-    )
+    built = f"{counters.compiled} compiled in {counters.builds} builds"
+    print(f"{counters.loaded} were there, {built}, {len(failures)} failed")
     for message in failures.values():
         print(message, file=sys.stderr)
     return 1 if failures else 0

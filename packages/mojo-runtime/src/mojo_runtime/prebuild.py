@@ -28,8 +28,8 @@ def prebuild(
     Args:
         specs: The kernels, as specs or keys.
         target: What to compile for; by default this machine's CPU.
-        folder: Where to; by default the cache. Another folder gets the modes that files of an installation have, so that
-            it can be part of a package or be copied over the cache folder of other machines.
+        folder: Where to; by default the cache. Another folder gets the modes of installed files, so that it can be
+            part of a package; copied over the `libs` of a cache, its files serve there too.
         listener: Called with every event.
         jobs: How many compilers run at the same time; by default at most two.
 

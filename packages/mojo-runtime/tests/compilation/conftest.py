@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mojo_runtime._native import library_path
 from mojo_runtime.config import config
 from mojo_runtime.service import CompileService
 from mojo_runtime.target import Target
@@ -120,6 +122,18 @@ def fake_environment(cache_folder: Path, fake_compiler: FakeCompiler) -> dict[st
         "TORCH_MOJO_BACKEND_CACHE_DIR": str(cache_folder),
         "TORCH_MOJO_BACKEND_MOJO": str(fake_compiler.path),
     }
+
+
+@pytest.fixture
+def fresh_environment(tmp_path: Path) -> dict[str, str]:
+    """The environment for child processes with a cache that holds no kernels, but the native core."""
+    core = library_path()
+    native = tmp_path / "cache" / "native"
+    native.mkdir(parents=True)
+    for folder in (native.parent, native):
+        folder.chmod(0o700)
+    shutil.copy2(core, native)
+    return {**os.environ, "TORCH_MOJO_BACKEND_CACHE_DIR": str(native.parent)}
 
 
 @pytest.fixture
