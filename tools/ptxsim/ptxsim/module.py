@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import PtxError
+from .inlining import inline_calls
 from .machine import Machine
 from .memory import Array, DeviceArray, DeviceMemory
 from .parser import parse_module
@@ -41,7 +42,9 @@ class Module:
 
     def __init__(self, text: str, memory: DeviceMemory) -> None:
         self.memory = memory
-        self.kernels, self.variables = parse_module(text)
+        parsed = parse_module(text)
+        self.variables = parsed.variables
+        self.kernels = {name: inline_calls(kernel, parsed.functions) for name, kernel in parsed.kernels.items()}
         self.addresses: dict[str, int] = {}
         self._programs: dict[str, Program] = {}
         variables = [v for v in self.variables if v.space in ("global", "const") and not v.external]

@@ -129,12 +129,13 @@ class Parameter:
 
 @dataclasses.dataclass
 class Kernel:
-    """An entry. `code` holds instructions and, as strings, labels."""
+    """An entry or a function. `code` holds instructions and, as strings, labels; `results` are a function's."""
 
     name: str
     parameters: list[Parameter]
     parameter_bytes: int
     directives: dict[str, str]
+    results: list[Parameter] = dataclasses.field(default_factory=list)
     registers: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: list[Variable] = dataclasses.field(default_factory=list)
     code: list[Instruction | str] = dataclasses.field(default_factory=list)
@@ -280,6 +281,13 @@ def _parse_parameters(text: str) -> tuple[list[Parameter], int]:
     return parameters, offset
 
 
+def _call_variable(text: str) -> Variable:
+    """An argument or a result of a call, declared in the caller's body: memory of the thread."""
+    (parameter,), nbytes = _parse_parameters(text)
+    align = re.search(r"\.align (\d+)", text)
+    return Variable(parameter.name, "local", int(align[1]) if align else TYPE_SIZE[parameter.type], nbytes)
+
+
 def _parse_statement(text: str, line: int, kernel: Kernel) -> None:
     text = " ".join(text.split())
     if not text:
@@ -298,7 +306,9 @@ def _parse_statement(text: str, line: int, kernel: Kernel) -> None:
         variable = _parse_variable(text)
         if variable:
             kernel.variables.append(variable)
-        elif not re.match(r"^\.(pragma|loc|param|branchtargets|callprototype|file|section)\b", text):
+        elif text.startswith(".param"):
+            kernel.variables.append(_call_variable(text))
+        elif not re.match(r"^\.(pragma|loc|branchtargets|callprototype|file|section)\b", text):
             raise PtxSyntaxError(f"PTX line {line}: directive {text!r}")
         return
     whole, predicate = text, None
@@ -356,21 +366,26 @@ def _closing(text: str, start: int, opening: str, closing: str) -> int:
     raise PtxSyntaxError(f"no {closing!r} for {opening!r}")
 
 
-def parse_module(text: str) -> tuple[dict[str, Kernel], list[Variable]]:
+@dataclasses.dataclass
+class ParsedModule:
+    """The entries and the functions by name, and the module-level variables."""
+
+    kernels: dict[str, Kernel] = dataclasses.field(default_factory=dict)
+    functions: dict[str, Kernel] = dataclasses.field(default_factory=dict)
+    variables: list[Variable] = dataclasses.field(default_factory=list)
+
+
+def parse_module(text: str) -> ParsedModule:
     """Parses a PTX module.
 
     Args:
         text: The PTX.
 
-    Returns:
-        The entries by name and the module-level variables. Functions that are not entries are skipped.
-
     Raises:
         PtxSyntaxError: A statement of an unknown form.
     """
     source = _without_comments(text)
-    kernels: dict[str, Kernel] = {}
-    variables: list[Variable] = []
+    module = ParsedModule()
     head = re.compile(r"(?:\.(?:visible|weak|extern)\s+)?\.(entry|func)\b")
     line_directives = re.compile(r"^\s*(\.(version|target|address_size|file|loc)[^\n]*\n\s*)+")
     position = 0
@@ -380,9 +395,9 @@ def parse_module(text: str) -> tuple[dict[str, Kernel], list[Variable]]:
             statement = line_directives.sub("", statement.strip() + "\n").strip()
             variable = _parse_variable(" ".join(statement.split())) if statement.startswith(".") else None
             if variable:
-                variables.append(variable)
+                module.variables.append(variable)
         if not match:
-            return kernels, variables
+            return module
         end, depth = match.end(), 0
         while not (depth == 0 and source[end] in "{;"):
             depth += {"(": 1, ")": -1}.get(source[end], 0)
@@ -392,12 +407,11 @@ def parse_module(text: str) -> tuple[dict[str, Kernel], list[Variable]]:
             position = end + 1
             continue
         position = _closing(source, end, "{", "}")
-        if match[1] == "entry":
-            parts = re.match(r"^\s*([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.S)
-            if not parts:
-                raise PtxSyntaxError(f"entry {header!r}")
-            parameters, nbytes = _parse_parameters(parts[2] or "")
-            directives = dict(re.findall(r"\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", parts[3]))
-            kernel = Kernel(parts[1], parameters, nbytes, directives)
-            _parse_body(source[end + 1 : position - 1], source.count("\n", 0, end) + 1, kernel)
-            kernels[kernel.name] = kernel
+        parts = re.match(r"^\s*(?:\((.*?)\)\s*)?([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.S)
+        if not parts:
+            raise PtxSyntaxError(f"{match[1]} {header!r}")
+        parameters, nbytes = _parse_parameters(parts[3] or "")
+        directives = dict(re.findall(r"\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", parts[4]))
+        kernel = Kernel(parts[2], parameters, nbytes, directives, _parse_parameters(parts[1] or "")[0])
+        _parse_body(source[end + 1 : position - 1], source.count("\n", 0, end) + 1, kernel)
+        (module.kernels if match[1] == "entry" else module.functions)[kernel.name] = kernel

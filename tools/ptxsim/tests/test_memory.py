@@ -195,3 +195,35 @@ def test_invalid_launches_are_refused(grid, block, arguments):
     memory = DeviceMemory(1 << 20)
     with pytest.raises(PtxError):
         Module(HEAD + "ret; }", memory).launch(grid, block, [memory.array(INPUT)] * arguments)
+
+
+FUNCTION = """
+.func (.param .align 8 .b8 result[16]) divide(.param .b32 divide_param_0, .param .b32 divide_param_1)
+{
+ .reg .pred %p<3>; .reg .b32 %r<9>;
+ ld.param.b32 %r1, [divide_param_0]; ld.param.b32 %r2, [divide_param_1];
+ setp.eq.s32 %p1, %r2, 0; @!%p1 bra $L1;
+ st.param.b32 [result], 0; st.param.b32 [result+8], %r1; ret;
+$L1:
+ div.u32 %r3, %r1, %r2; rem.u32 %r4, %r1, %r2; st.param.b32 [result], %r3; st.param.b32 [result+8], %r4; ret;
+}
+"""
+CALL = """
+ {{ .param .b32 param0; .param .b32 param1; .param .align 8 .b8 retval0[16];
+ st.param.b32 [param0], {0}; st.param.b32 [param1], {1}; call.uni (retval0), divide, (param0, param1);
+ ld.param.b32 {2}, [retval0]; ld.param.b32 {3}, [retval0+8]; }}
+"""
+
+
+def test_calls_of_functions():
+    """Some threads divide by zero, which the function answers on another path; the second call reads the first's."""
+    memory = DeviceMemory(1 << 20)
+    a, o = memory.array(INPUT, "a"), memory.empty(128, np.uint32, "o")
+    body = "ld.global.u32 %r10, [%d4]; and.b32 %r11, %r1, 3;" + CALL.format("%r10", "%r11", "%r20", "%r21")
+    body += CALL.format("%r20", 7, "%r22", "%r23") + "mad.lo.s32 %r24, %r23, 1000, %r21; st.global.u32 [%d5], %r24;"
+    text = HEAD.replace(".visible", FUNCTION + ".visible") + body + " ret; }"
+    Module(text, memory).launch(2, 64, [a, o]).check()
+    divisor = np.arange(128) % 4
+    quotient = np.where(divisor == 0, 0, INPUT // np.maximum(divisor, 1))
+    remainder = np.where(divisor == 0, INPUT, INPUT % np.maximum(divisor, 1))
+    np.testing.assert_array_equal(o.numpy(), quotient % 7 * 1000 + remainder)

@@ -103,6 +103,6 @@ def trap(instruction: Instruction, generator: BlockGenerator) -> None:
 
 @translates("call")
 def call(instruction: Instruction, generator: BlockGenerator) -> None:
-    """call: vprintf is skipped, no other function can be called."""
+    """call: vprintf is skipped; functions of the module have been inlined."""
     if not any(isinstance(operand, Symbol) and operand.name == "vprintf" for operand in instruction.operands):
         raise unsupported(instruction)

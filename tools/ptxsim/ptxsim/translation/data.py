@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..memory import UNSIGNED
-from ..parser import SINK, TYPE_SIZE, Instruction, Operand, Pair, Register, Symbol, Vector
+from ..parser import SINK, TYPE_SIZE, Instruction, Operand, Pair, Register, Vector
 from ..windows import LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_SHIFT
 from .generator import BITS, NUMPY, BlockGenerator, unsigned
 from .table import translates, unsupported
@@ -177,8 +177,3 @@ def widen(generator: BlockGenerator, register: Operand, value: str, ptx_type: st
             return
     assert size in UNSIGNED
     generator.assign(register, value, BITS[size])
-
-
-def is_parameter(generator: BlockGenerator, operand: Operand | None) -> bool:
-    """Whether an operand names a parameter of the entry."""
-    return isinstance(operand, Symbol) and generator.program.is_parameter(operand.name)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import arithmetic
 from ..memory import UNSIGNED, Array
 from ..parser import SINK, TYPE_SIZE, Address, Immediate, Instruction, Register, Symbol, Vector
-from .data import is_parameter, widen
+from .data import widen
 from .generator import BITS, NUMPY, BlockGenerator
 from .table import translates, unsupported
 
@@ -26,15 +26,19 @@ def _is_strong(instruction: Instruction) -> bool:
     return any(m in instruction.modifiers for m in ("volatile", "relaxed", "acquire", "release", "mmio"))
 
 
+def _parameter_space(space: str, address: Address, generator: BlockGenerator) -> str:
+    """Arguments and results of calls, which are inlined, are local variables."""
+    is_own = isinstance(address.base, Symbol) and not generator.program.is_parameter(address.base.name)
+    return "local" if space == "param" and is_own else space
+
+
 @translates("ld", "ldu")
 def load(instruction: Instruction, generator: BlockGenerator) -> None:
     """ld, of up to eight elements."""
     destination, address = instruction.operands[:2]
     ptx_type, space = instruction.type, _space(instruction)
     assert isinstance(address, Address)
-    if space == "param" and isinstance(address.base, Symbol) and not is_parameter(generator, address.base):
-        generator.assign(destination, generator.constant(NUMPY[ptx_type](0)), ptx_type)  # of a call that was skipped
-        return
+    space = _parameter_space(space, address, generator)
     size, width = TYPE_SIZE[ptx_type], instruction.vector_width
     generator.program.note_access(space, size)
     values = generator.let(
@@ -49,9 +53,8 @@ def load(instruction: Instruction, generator: BlockGenerator) -> None:
 def store(instruction: Instruction, generator: BlockGenerator) -> None:
     """st, of up to eight elements."""
     address, source = instruction.operands[:2]
-    space, size = _space(instruction), TYPE_SIZE[instruction.type]
-    if space == "param":  # an argument of a call that is skipped
-        return
+    assert isinstance(address, Address)
+    space, size = _parameter_space(_space(instruction), address, generator), TYPE_SIZE[instruction.type]
     generator.program.note_access(space, size)
     items = source.items if isinstance(source, Vector) else (source,)
     values = ", ".join(generator.value(item, BITS[size]) for item in items)
