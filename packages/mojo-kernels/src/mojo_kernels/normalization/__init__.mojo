@@ -1,0 +1,1 @@
+"""Normalization layers. This file imports nothing; import the modules."""
