@@ -97,30 +97,31 @@ class KernelCall(Structure):
     ]
 
 
-class Driver(Structure):
-    """MojoDriver: the functions of a GPU driver, filled by driver.mojo."""
+DRIVER_FUNCTIONS = (
+    "open",
+    "allocate",
+    "release",
+    "pinned_allocate",
+    "pinned_release",
+    "copy",
+    "stream_create",
+    "stream_synchronize",
+    "event_create",
+    "event_destroy",
+    "event_record",
+    "event_wait",
+    "event_query",
+    "event_synchronize",
+    "event_elapsed",
+    "memory_info",
+    "stream_native",
+)
 
-    _fields_ = [
-        (name, c_void_p)
-        for name in (
-            "open",
-            "allocate",
-            "release",
-            "pinned_allocate",
-            "pinned_release",
-            "copy",
-            "stream_create",
-            "stream_synchronize",
-            "event_create",
-            "event_destroy",
-            "event_record",
-            "event_wait",
-            "event_query",
-            "event_synchronize",
-            "event_elapsed",
-            "memory_info",
-        )
-    ]
+
+class Driver(Structure):
+    """MojoDriver: the functions of a GPU driver."""
+
+    _fields_ = [(name, c_void_p) for name in DRIVER_FUNCTIONS]
 
 
 class MemoryStatistics(Structure):

@@ -1,7 +1,7 @@
 """GPUs: whether there are any, and the driver that the native core reaches them through.
 
-The driver is a Mojo library (native/driver.mojo) over MAX's DeviceContext. Nothing is compiled or loaded where the
-operating system shows no GPU.
+The driver is a Mojo library (native/driver.mojo) over MAX's DeviceContext, of host code only. Nothing is compiled or
+loaded where the operating system shows no GPU.
 """
 
 from __future__ import annotations
@@ -45,10 +45,18 @@ class GpuProperties:
 
 @dataclasses.dataclass(frozen=True)
 class Gpus:
-    """The driver and the GPUs it found, numbered as their vendor numbers them."""
+    """The driver and the GPUs it found, numbered as their vendor numbers them.
+
+    Attributes:
+        table: The driver's functions.
+        properties: What the GPUs are.
+        target: What kernels are compiled for.
+        library: Keeps the functions loaded.
+    """
 
     table: _native.Driver
     properties: tuple[GpuProperties, ...]
+    target: Target
     library: ctypes.CDLL
 
 
@@ -59,14 +67,14 @@ def has_gpu_device_files() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
-def build_driver(target: Target) -> Path:
-    """Returns the driver's library for a GPU; compiles it where it is not in the cache.
+def build_driver() -> Path:
+    """Returns the driver's library; compiles it where it is not in the cache.
 
     Raises:
         NativeBuildError: It does not compile.
         ToolchainError: There is no Mojo compiler.
     """
-    toolchain = find_toolchain()
+    toolchain, target = find_toolchain(), Target.host()
     key = hashlib.sha256("\0".join([SOURCE.read_text(), toolchain.version, str(target)]).encode()).hexdigest()[:32]
 
     def compile_to(library: Path) -> None:
@@ -81,6 +89,23 @@ def build_driver(target: Target) -> Path:
     return install_library(config.cache_dir / "native" / f"libmojo_driver-{key}{SUFFIX}", compile_to)
 
 
+def load_driver(path: Path) -> tuple[ctypes.CDLL, _native.Driver]:
+    """Loads a driver's library.
+
+    Args:
+        path: A library that exports `mojo_driver_` and the name of each function of MojoDriver.
+
+    Returns:
+        The library, which must be kept, and its functions.
+    """
+    preload_runtime_libraries()
+    library = ctypes.CDLL(str(path))
+    table = _native.Driver()
+    for name in _native.DRIVER_FUNCTIONS:
+        setattr(table, name, ctypes.cast(getattr(library, f"mojo_driver_{name}"), ctypes.c_void_p))
+    return library, table
+
+
 def open_gpus() -> Gpus | None:
     """Returns the driver of this machine's GPUs, None where there are none.
 
@@ -93,20 +118,31 @@ def open_gpus() -> Gpus | None:
         target = Target.parse("gpu")
     except RuntimeError:
         return None  # a device file, but no GPU that MAX supports or may use
-    preload_runtime_libraries()
-    library = ctypes.CDLL(str(build_driver(target)))
-    table = _native.Driver()
-    library.mojo_driver_table(ctypes.byref(table))
+    return describe_gpus(build_driver(), target)
+
+
+def describe_gpus(path: Path, target: Target) -> Gpus | None:
+    """Returns a driver and the GPUs it finds, None where it finds none.
+
+    Args:
+        path: The driver's library.
+        target: What kernels are compiled for.
+
+    Raises:
+        RuntimeError: The driver cannot describe a GPU.
+    """
+    library, table = load_driver(path)
     properties = []
     for index in range(library.mojo_driver_count()):
         name, error = (ctypes.create_string_buffer(_TEXT_CAPACITY) for _ in range(2))
+        capacity = ctypes.c_int64(_TEXT_CAPACITY)
         multiprocessors, memory = ctypes.c_int64(), ctypes.c_int64()
         status = library.mojo_driver_properties(
-            index, name, _TEXT_CAPACITY, ctypes.byref(multiprocessors), ctypes.byref(memory), error, _TEXT_CAPACITY
+            index, name, capacity, ctypes.byref(multiprocessors), ctypes.byref(memory), error, capacity
         )
         if status != _native.OK:
             raise RuntimeError(f"GPU {index}: {error.value.decode(errors='replace')}")
         properties.append(
             GpuProperties(name.value.decode(errors="replace"), multiprocessors.value, memory.value, target.accelerator)
         )
-    return Gpus(table, tuple(properties), library) if properties else None
+    return Gpus(table, tuple(properties), target, library) if properties else None

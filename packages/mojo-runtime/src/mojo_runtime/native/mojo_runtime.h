@@ -39,6 +39,8 @@ typedef struct MojoDriver {
   int32_t (*event_synchronize)(void* event, char* error, int64_t capacity);
   int32_t (*event_elapsed)(void* start, void* end, double* milliseconds, char* error, int64_t capacity);
   int32_t (*memory_info)(void* context, uint64_t* free_bytes, uint64_t* total_bytes, char* error, int64_t capacity);
+  /* the vendor's handle, e.g. a CUstream */
+  int32_t (*stream_native)(void* stream, void** native, char* error, int64_t capacity);
 } MojoDriver;
 
 /* Opens `count` devices: CPU devices where driver is NULL. Callable once with effect; later calls must agree. */
@@ -88,6 +90,7 @@ MOJO_API int32_t mojo_stream_create(int32_t device, int32_t priority, int64_t* s
 MOJO_API int32_t mojo_stream_query(int32_t device, int64_t stream, int32_t* done);
 MOJO_API int32_t mojo_stream_synchronize(int32_t device, int64_t stream); /* also raises what failed in the queue */
 MOJO_API int32_t mojo_device_synchronize(int32_t device);
+/* The vendor's handle of a GPU stream; NULL on CPU devices and where there is none. */
 MOJO_API void* mojo_stream_native_handle(int32_t device, int64_t stream);
 MOJO_API int64_t mojo_stream_pending(int32_t device, int64_t stream); /* records that wait in the queue */
 /* Queues a host function; it runs on the stream's thread, in order. */

@@ -335,7 +335,9 @@ int32_t mojo_device_synchronize(int32_t device) {
 void* mojo_stream_native_handle(int32_t device, int64_t stream) {
   int32_t status;
   Stream* found = checked_stream(device, stream, &status);
-  return found == nullptr ? nullptr : found->context;
+  void* native = nullptr;
+  if (found != nullptr && on_gpu()) call_driver(core.driver->stream_native, found->context, &native);
+  return native;
 }
 
 int64_t mojo_stream_pending(int32_t device, int64_t stream) {
