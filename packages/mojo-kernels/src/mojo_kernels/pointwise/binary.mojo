@@ -1,6 +1,6 @@
 """Elementwise functions of two operands of the same dtype, to that dtype."""
 
-from mojo_kernels.abi import KernelCall
+from mojo_kernels.abi import KernelCall, text_word
 from mojo_kernels.arithmetic import (
     divide_rounding_down,
     divide_truncating,
@@ -368,17 +368,32 @@ def binary[op: StaticString, dtype: DType](call: KernelCall) raises:
     """`output = op(first, second)` for an aten op.
 
     Parameters:
-        op: The aten op's name, e.g. "mul"; "div_floor" and "div_trunc" for the rounding modes of `div`, "prelu" for
-            `_prelu_kernel`, "lerp_scalar" for `lerp.Scalar`.
+        op: The aten op's name, e.g. "mul"; "div_mode" for `div` with a rounding mode, which is "div_floor" or
+            "div_trunc", "prelu" for `_prelu_kernel`, "lerp_scalar" for `lerp.Scalar`.
         dtype: The type of all tensors.
 
     Args:
         call: Tensors: output, first, second. Scalars: alpha, a Number, for add, sub and rsub; weight, a Number,
-            for lerp_scalar; else none.
+            for lerp_scalar; rounding_mode, an optional str, for div_mode; else none.
 
     Raises:
         ZeroDivisionError: On CPUs, where integers are divided by 0.
     """
+    comptime if op == "div_mode":
+        # The rounding mode, an optional text, chooses among the functions for the dtype.
+        var mode = 0
+        if call.int_scalar(0) != 0:
+            mode = call.int_scalar(1)
+        if mode == text_word["floor"]():
+            binary["div_floor", dtype](call)
+        elif mode == text_word["trunc"]():
+            binary["div_trunc", dtype](call)
+        else:
+            comptime if dtype.is_floating_point():
+                binary["div", dtype](call)
+            else:
+                raise Error("TypeError: true division of integers")
+        return
     comptime divides = (
         op == "div_floor"
         or op == "div_trunc"

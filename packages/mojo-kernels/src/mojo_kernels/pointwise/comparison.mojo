@@ -117,8 +117,6 @@ struct _Predicate[op: StaticString, dtype: DType](ElementFunction):
                 return a.ne(a)
             elif Self.op == "isinf":
                 return abs(a).eq(infinite)
-            elif Self.op == "isfinite":
-                return abs(a).lt(infinite)
             elif Self.op == "isposinf":
                 return a.eq(infinite)
             elif Self.op == "isneginf":
@@ -126,14 +124,14 @@ struct _Predicate[op: StaticString, dtype: DType](ElementFunction):
             else:
                 comptime assert False, "no such predicate"
         else:
-            return Mask(fill=Self.op == "isfinite")
+            return Mask(fill=False)
 
 
 def predicate[op: StaticString, dtype: DType](call: KernelCall) raises:
     """`output = op(input)`, bool.
 
     Parameters:
-        op: "logical_not", "signbit", "isnan", "isinf", "isfinite", "isposinf" or "isneginf".
+        op: "logical_not", "signbit", "isnan", "isinf", "isposinf" or "isneginf".
         dtype: The input's type.
 
     Args:

@@ -51,7 +51,6 @@ def _is_cheap[op: StaticString]() -> Bool:
         or op == "neg"
         or op == "sign"
         or op == "sgn"
-        or op == "square"
         or op == "floor"
         or op == "ceil"
         or op == "round"
@@ -59,9 +58,6 @@ def _is_cheap[op: StaticString]() -> Bool:
         or op == "frac"
         or op == "relu"
         or op == "bitwise_not"
-        or op == "positive"
-        or op == "deg2rad"
-        or op == "rad2deg"
     )
 
 
@@ -155,9 +151,7 @@ def unary_function[
         The results, rounded once.
     """
     comptime Vector = SIMD[dtype, w]
-    comptime if op == "positive":
-        return x
-    elif op == "abs":
+    comptime if op == "abs":
         return abs(x)
     elif op == "neg":
         return -x
@@ -169,12 +163,15 @@ def unary_function[
                 Vector(1),
                 x.lt(Vector(0)).select(-Vector(1), Vector(0)),
             )
-    elif op == "square":
-        return x * x
     elif op == "relu":
         return x.lt(Vector(0)).select(Vector(0), x)
     elif op == "bitwise_not":
         return ~x
+    elif dtype.is_integral():
+        comptime assert (
+            op == "floor" or op == "ceil" or op == "round" or op == "trunc"
+        ), "no such unary function of integers"
+        return x
     elif op == "floor":
         return floor(x)
     elif op == "ceil":
@@ -185,10 +182,6 @@ def unary_function[
         return trunc(x)
     elif op == "frac":
         return x - trunc(x)
-    elif op == "deg2rad":
-        return (widen(x) * (PI / 180)).cast[dtype]()
-    elif op == "rad2deg":
-        return (widen(x) * (180 / PI)).cast[dtype]()
     else:
         return _transcendental[op](widen(x)).cast[dtype]()
 

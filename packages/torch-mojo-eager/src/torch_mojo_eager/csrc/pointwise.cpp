@@ -96,6 +96,13 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
     const c10::IValue& value = arguments[row.inputs[i].argument];
     inputs[i] = row.inputs[i].is_tensor ? value.toTensor() : wrapped_number(value.toScalar());
   }
+  if (row.promotion == Promotion::kOutput && out.defined()) {
+    for (size_t i = 0; i < count; i++) {
+      const at::ScalarType wanted = out.scalar_type();
+      if (inputs[i].scalar_type() != wanted && at::promoteTypes(inputs[i].scalar_type(), wanted) == wanted)
+        inputs[i] = inputs[i].toType(wanted);
+    }
+  }
   const bool boolean = row.promotion == Promotion::kBool;
   // An output of another dtype than the op computes gets the converted result of a fresh one.
   auto through_temporary = [&]() {
@@ -116,6 +123,7 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
         [[fallthrough]];
       case Promotion::kCommon:
       case Promotion::kCondition:
+      case Promotion::kOutput:
         config.promote_inputs_to_common_dtype(true)
             .cast_common_dtype_to_outputs(true)
             .enforce_safe_casting_to_output(true);

@@ -16,6 +16,7 @@ enum class Promotion {
   kBool = 2,       // inputs promote; the output is bool
   kFirst = 3,      // no promotion: the inputs' dtypes must be equal
   kCondition = 4,  // the first input is a bool condition, the others promote
+  kOutput = 5,     // as kCommon, in the output's dtype where the inputs promote to less
 };
 
 // What a schema argument is to the kernel.

@@ -22,7 +22,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 _PYTHON_OPS: dict[str, Function] = {}
 
-PROMOTIONS = {"common": 0, "float": 1, "bool": 2, "first": 3, "condition": 4}
+PROMOTIONS = {"common": 0, "float": 1, "bool": 2, "first": 3, "condition": 4, "output": 5}
 
 _DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype

@@ -1,0 +1,1 @@
+"""Rows of uniform ops, a module per family; each exposes `ROWS`."""
