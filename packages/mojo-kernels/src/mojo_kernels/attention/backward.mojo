@@ -13,6 +13,7 @@ from mojo_kernels.attention.lanes import (
     KEY_BLOCK,
     Lanes,
     finish_scores,
+    keep_factors,
     multiply,
     pack_lines,
     store_lanes,
@@ -166,7 +167,7 @@ def _backward_cpu[
                         query.head(batch, head).block(first, 0),
                         output.head(batch, head).block(first, 0),
                         grad_out.head(batch, head).block(first, 0),
-                        logsumexp.pointer[DType.float32]().unsafe_offset(
+                        logsumexp.pointer[accumulate]().unsafe_offset(
                             batch * logsumexp.stride(0)
                             + head * logsumexp.stride(1)
                             + first * logsumexp.stride(2)
@@ -252,7 +253,7 @@ def _differentiate_block[
     query: Matrix[dtype],
     output: Matrix[dtype],
     grad_out: Matrix[dtype],
-    logsumexp: Data[DType.float32],
+    logsumexp: Data[accumulator[dtype]()],
     logsumexp_stride: Int,
     grad_query: Matrix[dtype],
     scratch: _Scratch[dtype],
@@ -297,9 +298,7 @@ def _differentiate_block[
     # Lanes without a query get weight 0.
     var normalizer = Block(inf[accumulate]())
     for i in range(count):
-        normalizer[i] = logsumexp.unsafe_load(i * logsumexp_stride).cast[
-            accumulate
-        ]()
+        normalizer[i] = logsumexp.unsafe_load(i * logsumexp_stride)
     var correction = Block(0)
     for i in range(problem.value_depth):
         correction += scratch.grad_out_lanes.unsafe_load[width=queries](
@@ -316,6 +315,10 @@ def _differentiate_block[
         KEY_BLOCK * queries, Scalar[accumulate], alignment=64
     ]()
     var grads = Data[accumulate](unsafe_from_address=Int(grads_stack))
+    var factors_stack = stack_allocation[
+        KEY_BLOCK * queries, Scalar[accumulate], alignment=64
+    ]()
+    var factors = Data[accumulate](unsafe_from_address=Int(factors_stack))
     var visible = problem.visible_keys(first + count - 1)
     for first_key in range(0, visible, KEY_BLOCK):
         var size = min(KEY_BLOCK, visible - first_key)
@@ -340,12 +343,19 @@ def _differentiate_block[
                 queries,
             )
         finish_scores(problem, batch, head, first, first_key, size, weights)
+        if problem.dropout > 0:
+            keep_factors(problem, batch, head, first, first_key, size, factors)
         for i in range(size):
             var weight = exp(
                 weights.unsafe_load[width=queries](i * queries) - normalizer
             )
             var grad = grads.unsafe_load[width=queries](i * queries)
-            weights.unsafe_store[width=queries](i * queries, weight)
+            var kept = weight
+            if problem.dropout > 0:
+                var factor = factors.unsafe_load[width=queries](i * queries)
+                grad *= factor
+                kept *= factor
+            weights.unsafe_store[width=queries](i * queries, kept)
             grads.unsafe_store[width=queries](
                 i * queries, weight * (grad - correction)
             )

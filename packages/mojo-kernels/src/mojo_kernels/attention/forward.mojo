@@ -12,6 +12,7 @@ from mojo_kernels.attention.lanes import (
     KEY_BLOCK,
     Lanes,
     finish_scores,
+    keep_factors,
     multiply,
     pack_lines,
     store_lanes,
@@ -28,7 +29,8 @@ comptime TASKS_PER_THREAD = 8
 def forward[dtype: DType](call: KernelCall) raises:
     """Computes attention and, for the backward pass, the logarithm of the softmax's denominator.
 
-    Tensors: out [b, h, q, e], logsumexp [b, h, q] float32, query [b, h, q, d],
+    Tensors: out [b, h, q, e], logsumexp [b, h, q] float32
+    (float64 for float64), query [b, h, q, d],
     key [b, g, k, d], value [b, g, k, e], mask broadcastable to [b, h, q, k] or
     absent: bool (False forbids), or float32 or `dtype` (added). Any strides; g
     divides h. Scalars: is_causal, scale (float), dropout_p (float), seed, offset.
@@ -121,7 +123,7 @@ def _forward_cpu[
                 keys,
                 keys.unsafe_offset(key_size),
                 output.head(batch, head).block(first, 0),
-                logsumexp.pointer[DType.float32]().unsafe_offset(
+                logsumexp.pointer[accumulate]().unsafe_offset(
                     batch * logsumexp.stride(0)
                     + head * logsumexp.stride(1)
                     + first * logsumexp.stride(2)
@@ -147,7 +149,7 @@ def _attend_block[
     keys: Data[accumulator[dtype]()],
     values: Data[accumulator[dtype]()],
     output: Matrix[dtype],
-    logsumexp: Data[DType.float32],
+    logsumexp: Data[accumulator[dtype]()],
     logsumexp_stride: Int,
     scratch: Data[accumulator[dtype]()],
 ):
@@ -205,6 +207,20 @@ def _attend_block[
             )
             total += weight
             scores.unsafe_store[width=queries](i * queries, weight)
+        if problem.dropout > 0:
+            var factors_stack = stack_allocation[
+                KEY_BLOCK * queries, Scalar[accumulate], alignment=64
+            ]()
+            var factors = Data[accumulate](
+                unsafe_from_address=Int(factors_stack)
+            )
+            keep_factors(problem, batch, head, first, first_key, size, factors)
+            for i in range(size):
+                scores.unsafe_store[width=queries](
+                    i * queries,
+                    scores.unsafe_load[width=queries](i * queries)
+                    * factors.unsafe_load[width=queries](i * queries),
+                )
         if first_key > 0:
             for i in range(problem.value_depth):
                 sums.unsafe_store[width=queries](
@@ -229,6 +245,6 @@ def _attend_block[
     )
     var result = unseen.select(
         Block(inf[accumulate]()), maximum + log(total)
-    ).cast[DType.float32]()
+    )
     for i in range(count):
         logsumexp.unsafe_store(i * logsumexp_stride, result[i])

@@ -19,6 +19,7 @@ from mojo_kernels.attention.problem import (
 from mojo_kernels.matmul.matrix import Matrix, accumulator
 from mojo_kernels.matmul.packing import pack_panel, transpose_square
 from mojo_kernels.matmul.tile import multiply_tile
+from mojo_kernels.random.philox import philox, subsequences, uniform_float32
 
 comptime KEY_BLOCK = 128
 """Keys whose scores are kept at a time."""
@@ -255,4 +256,52 @@ def finish_scores[
                     query.slice[width, offset=v * width]()
                     .lt(Int32(first))
                     .select(forbidden, scores.unsafe_load[width=width](at)),
+                )
+
+
+def keep_factors[
+    dtype: DType
+](
+    problem: Problem[dtype],
+    batch: Int,
+    head: Int,
+    first_query: Int,
+    first_key: Int,
+    keys: Int,
+    factors: Data[accumulator[dtype]()],
+):
+    """Draws what dropout multiplies weights with: 0, or 1 / (1 - p).
+
+    Every row of the weights is a subsequence of the generator; neighbouring
+    keys take the four words of a draw.
+
+    Parameters:
+        dtype: The element type of the operands.
+
+    Args:
+        problem: The options.
+        batch: The batch entry.
+        head: The query head.
+        first_query: The block's first query.
+        first_key: The block's first key, a multiple of 4.
+        keys: The number of keys; up to the next multiple of 4 are written.
+        factors: [keys][queries].
+    """
+    comptime accumulate = accumulator[dtype]()
+    comptime width = Lanes[dtype].WIDTH
+    comptime queries = Lanes[dtype].QUERIES
+    var row = (
+        batch * problem.heads + head
+    ) * problem.queries + first_query
+    for i in range(0, keys, 4):
+        comptime for v in range(Lanes[dtype].VECTORS):
+            var bits = philox[width](
+                problem.seed,
+                subsequences[width](row + v * width),
+                problem.draw(first_key + i),
+            )
+            comptime for word in range(4):
+                factors.unsafe_store[width=width](
+                    (i + word) * queries + v * width,
+                    problem.keep_factor(bits.get[word]()),
                 )

@@ -2,6 +2,7 @@
 
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.matmul.matrix import Matrix, accumulator
+from mojo_kernels.random.philox import uniform_float32
 
 comptime MASK_NONE = 0
 """No mask."""
@@ -184,3 +185,38 @@ struct Problem[dtype: DType](TrivialRegisterPassable):
             A number of keys, from the first.
         """
         return min(self.keys, last_query + 1) if self.is_causal else self.keys
+
+    @inline(.always)
+    def draw(self, key: Int) -> UInt64:
+        """The draw that decides whether a weight is dropped.
+
+        Args:
+            key: The weight's key.
+
+        Returns:
+            The low half of the generator's counter.
+        """
+        return self.offset // 4 + UInt64(key // 4)
+
+    @inline(.always)
+    def keep_factor[
+        width: Int
+    ](self, bits: SIMD[DType.uint32, width]) -> SIMD[Self.ACCUMULATE, width]:
+        """What dropout multiplies weights with.
+
+        Parameters:
+            width: The number of weights.
+
+        Args:
+            bits: Random bits.
+
+        Returns:
+            0 with probability p, else 1 / (1 - p).
+        """
+        comptime Vector = SIMD[Self.ACCUMULATE, width]
+        var factor = 1 / (1 - self.dropout)
+        return (
+            uniform_float32(bits)
+            .gt(self.dropout.cast[DType.float32]())
+            .select(Vector(factor.cast[Self.ACCUMULATE]()), Vector(0))
+        )
