@@ -42,9 +42,12 @@ void copy_on_host(const Copy& copy) {
 
 // In the stream's order, on its worker or, when it is idle, on the caller's thread.
 int32_t run_copy(const Copy& copy, Stream& stream) {
-  if (on_gpu())
-    return call_driver(core.driver->copy, stream.context, copy.destination, copy.source, copy.bytes,
-                       int32_t{copy.kind});
+  if (on_gpu()) {
+    int32_t status =
+        call_driver(core.driver->copy, stream.context, copy.destination, copy.source, copy.bytes, int32_t{copy.kind});
+    stream.enqueued();
+    return status;
+  }
   copy_on_host(copy);
   return MOJO_OK;
 }

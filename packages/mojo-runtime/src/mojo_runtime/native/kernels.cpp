@@ -121,6 +121,7 @@ int32_t invoke(MojoSlot& slot, MojoKernel kernel, MojoKernelCall& call, Stream& 
   call.error = error;
   call.error_capacity = kErrorCapacity;
   int32_t status = kernel(&call);
+  if (stream.context != nullptr) stream.enqueued();
   if (__builtin_expect(status == MOJO_OK, 1)) return MOJO_OK;
   error[kErrorCapacity - 1] = '\0';
   return fail(status, error[0] != '\0' ? error : "the kernel " + slot.key + " failed without a message");

@@ -177,6 +177,7 @@ void Stream::work() {
     lock.unlock();
     for (Record* record = records; record != nullptr; record = record->next) {
       int32_t status = record->run(record, *this);
+      if (on_gpu()) enqueued();
       if (status != MOJO_OK) remember_failure(status, mojo_last_error());
       finished_.store(finished_.load(std::memory_order_relaxed) + 1);  // sequentially consistent with waiting_
       if (waiting_.load() > 0) {
@@ -214,7 +215,11 @@ int32_t Stream::take_failure() {
 
 int32_t Stream::synchronize() {
   drain();
-  int32_t status = on_gpu() ? call_driver(core.driver->stream_synchronize, context) : MOJO_OK;
+  int32_t status = MOJO_OK;
+  if (on_gpu()) {
+    idle_.store(true);
+    status = call_driver(core.driver->stream_synchronize, context);
+  }
   int32_t failure = take_failure();  // the earlier one, and its message is the last stored
   return failure != MOJO_OK ? failure : status;
 }
@@ -222,11 +227,18 @@ int32_t Stream::synchronize() {
 int32_t Stream::query(bool* done) {
   *done = pending() == 0;
   if (!on_gpu() || !*done) return MOJO_OK;
-  // The driver can ask about events only.
-  Marker* marker;
-  int32_t status = mark(false, &marker);
-  if (status == MOJO_OK) status = marker->query(done);
-  marker->release();
+  // The driver answers for events only, and a fresh one takes a while on an idle stream too.
+  std::lock_guard lock(query_mutex_);
+  int32_t status = MOJO_OK;
+  if (!idle_.exchange(true)) {
+    if (last_ != nullptr) last_->release();
+    status = mark(false, &last_);
+  }
+  if (last_ == nullptr) return status;
+  if (status == MOJO_OK) status = last_->query(done);
+  if (status == MOJO_OK && !*done) return MOJO_OK;
+  last_->release();
+  last_ = nullptr;
   return status;
 }
 
@@ -399,7 +411,11 @@ int32_t mojo_event_wait(void* event, int32_t device, int64_t stream) {
   return with_marker(event, MOJO_OK, [&](Marker& marker) -> int32_t {
     if (marker.reached()) {
       if (!on_gpu()) return MOJO_OK;
-      if (found->pending() == 0) return marker.hold(*found);
+      if (found->pending() == 0) {
+        int32_t held = marker.hold(*found);
+        found->enqueued();
+        return held;
+      }
     }
     push_marker(*found, &marker, run_hold);
     return MOJO_OK;

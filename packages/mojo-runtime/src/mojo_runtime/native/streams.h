@@ -97,6 +97,8 @@ class Stream {
   // Waits for the work so far, also on the GPU; returns and clears what failed in it.
   int32_t synchronize();
   int32_t query(bool* done);
+  // Work was enqueued on the GPU; called afterwards.
+  void enqueued() { idle_.store(false, std::memory_order_release); }
   void remember_failure(int32_t status, std::string message);
 
   // Stores a marker behind the work so far; the caller owns a reference.
@@ -130,6 +132,10 @@ class Stream {
   alignas(64) std::atomic<int64_t> finished_{0};
   std::atomic<bool> failed_{false};
   alignas(64) std::atomic<int32_t> waiting_{0};  // threads in drain()
+  // GPUs, for query(): nothing was enqueued since the last marker or synchronization; that marker, if it is not done.
+  std::atomic<bool> idle_{true};
+  std::mutex query_mutex_;
+  Marker* last_ = nullptr;
 };
 
 }  // namespace mojo
