@@ -123,6 +123,12 @@ void CallBuilder::scalar(const c10::IValue& value, const c10::Type& type) {
   if (value.isBool()) return word(value.toBool());
   if (value.isDouble()) return word(float_bits(value.toDouble()));
   if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    int64_t first_bytes = 0;
+    std::memcpy(&first_bytes, text.data(), std::min(text.size(), sizeof first_bytes));
+    return word(first_bytes);
+  }
+  if (value.isString()) {
     int64_t text = 0;
     std::memcpy(&text, value.toStringRef().data(), std::min<size_t>(8, value.toStringRef().size()));
     return word(text);

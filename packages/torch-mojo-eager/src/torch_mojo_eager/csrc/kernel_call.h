@@ -119,10 +119,6 @@ void store_scalar(const at::Scalar& value, at::ScalarType dtype, void* destinati
 // "a,b" -> {"a", "b"}
 std::vector<std::string> split(const std::string& names);
 
-// Torch's own kernels for the functional and in-place forms of structured ops (check, allocate, call the out form) are
-// reached through a backend key that nobody registers for.
-constexpr auto kDefaultKernels = c10::DispatchKey::PrivateUse2;
-
 // Calls `visit` on every defined tensor of an argument: a tensor, an optional one, or a list of either.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {

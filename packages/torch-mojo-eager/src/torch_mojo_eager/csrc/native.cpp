@@ -5,10 +5,9 @@
 //   the `.out` overload, which trusts what it gets;
 // - functional, of other ops: the op runs on meta tensors first, which gives the outputs to allocate;
 // - `.out` called by the user: the functional form runs on meta tensors first, then the given outputs are checked and resized.
-#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 
-#include "kernel_call.h"
+#include "structured.h"
 
 namespace at::native {
 TORCH_API bool resize_output(const at::Tensor& output, at::IntArrayRef shape);
@@ -17,18 +16,6 @@ TORCH_API bool resize_output(const at::Tensor& output, at::IntArrayRef shape);
 namespace torch_mojo {
 
 namespace {
-
-// Set while torch's kernel of a structured op runs: its call of the `.out` overload has checked and allocated.
-thread_local bool outputs_are_trusted = false;
-
-class TrustOutputs {
- public:
-  TrustOutputs() : previous_(outputs_are_trusted) { outputs_are_trusted = true; }
-  ~TrustOutputs() { outputs_are_trusted = previous_; }
-
- private:
-  bool previous_;
-};
 
 struct Source {
   enum Kind { kTensor, kScalar, kLength } kind;
@@ -109,44 +96,6 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
   call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
 }
 
-at::Tensor to_meta(const at::Tensor& tensor) {
-  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return meta;
-}
-
-c10::IValue to_meta(const c10::IValue& value, const c10::Type& type) {
-  if (value.isTensor()) return value.toTensor().defined() ? to_meta(value.toTensor()) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> metas;
-    for (const at::Tensor& tensor : value.toTensorVector()) metas.push_back(to_meta(tensor));
-    return metas;
-  }
-  if (value.isList() && type.str().find("Tensor") != std::string::npos) {
-    c10::List<std::optional<at::Tensor>> metas;
-    for (const auto& item : value.toListRef())
-      metas.push_back(item.isTensor() && item.toTensor().defined() ? std::optional(to_meta(item.toTensor())) : std::nullopt);
-    return metas;
-  }
-  return value;
-}
-
-// Runs the functional form on meta tensors: torch's own checks, and what the outputs must be.
-std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, const c10::FunctionSchema& schema,
-                                      const c10::IValue* arguments) {
-  torch::jit::Stack stack;
-  for (const auto& argument : functional.schema().arguments()) {
-    const auto position = schema.argumentIndexWithName(argument.name());
-    TORCH_INTERNAL_ASSERT(position);
-    stack.push_back(to_meta(arguments[*position], *argument.type()));
-  }
-  functional.callBoxed(&stack);
-  std::vector<at::Tensor> outputs;
-  for (const auto& value : stack)
-    for_each_tensor(value, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
-  return outputs;
-}
-
 void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::Tensor& device_of) {
   TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(), ", but got ",
               out.dtype(), " instead");
@@ -164,9 +113,7 @@ struct OutKernel final : c10::OperatorKernel {
     const size_t count = schema.arguments().size();
     const size_t base = stack->size() - count;
     c10::IValue* arguments = stack->data() + base;
-    const bool trusted = outputs_are_trusted;
-    outputs_are_trusted = false;
-    if (!trusted && row->functional) check_outputs(schema, arguments);
+    if (!TrustOutputs::take() && row->functional) check_outputs(schema, arguments);
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
       c10::IValue result = std::move(arguments[row->outputs[0]]);
@@ -201,15 +148,7 @@ struct OutKernel final : c10::OperatorKernel {
   std::shared_ptr<NativeRow> row;
 };
 
-// The functional or in-place form of a structured op.
-struct StructuredForm final : c10::OperatorKernel {
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    TrustOutputs trust;
-    op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
-  }
-};
-
-// The same for schemas that hot ops have, without boxing the arguments.
+// The functional form of a structured op, for schemas that hot ops have, without boxing the arguments.
 template <class Signature>
 struct TypedStructuredForm;
 template <class... Args>
@@ -325,7 +264,7 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
         if (form_op.schema().returns().size() != 1 || form == in_place ||
             (!register_typed<at::Tensor(Tensor, Tensor)>("Tensor,Tensor", spelled, form, form_op) &&
              !register_typed<at::Tensor(Tensor, Dims, bool, Dtype)>("Tensor,int[]?,bool,int?", spelled, form, form_op)))
-          register_kernel(form, key, boxed(std::make_unique<StructuredForm>()));
+          register_structured_form(form);
       } else if (form == functional) {
         register_kernel(form, key, boxed(std::make_unique<InferredForm>(row, op)));
       }

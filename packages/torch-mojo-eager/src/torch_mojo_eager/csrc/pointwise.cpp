@@ -88,29 +88,34 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
   return row;
 }
 
-at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments,
-                         at::Tensor out) {
+at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments, at::Tensor out,
+                         bool trusted) {
   const size_t count = row.inputs.size();
   std::array<at::Tensor, kMaxInputs> inputs;
   for (size_t i = 0; i < count; i++) {
     const c10::IValue& value = arguments[row.inputs[i].argument];
     inputs[i] = row.inputs[i].is_tensor ? value.toTensor() : wrapped_number(value.toScalar());
   }
-  if (row.promotion == Promotion::kOutput && out.defined()) {
-    for (size_t i = 0; i < count; i++) {
-      const at::ScalarType wanted = out.scalar_type();
-      if (inputs[i].scalar_type() != wanted && at::promoteTypes(inputs[i].scalar_type(), wanted) == wanted)
-        inputs[i] = inputs[i].toType(wanted);
-    }
-  }
   const bool boolean = row.promotion == Promotion::kBool;
   // An output of another dtype than the op computes gets the converted result of a fresh one.
   auto through_temporary = [&]() {
-    at::Tensor result = run_pointwise(row, schema, arguments, at::Tensor());
+    at::Tensor result = run_pointwise(row, schema, arguments, at::Tensor(), false);
     at::native::resize_output(out, result.sizes());
     out.copy_(result);
     return out;
   };
+  if (row.promotion == Promotion::kOutput && !trusted) {
+    TORCH_INTERNAL_ASSERT(row.functional);
+    const at::Tensor wanted = infer_outputs(*row.functional, schema, arguments).front();
+    if (out.defined()) {
+      TORCH_CHECK(c10::canCast(wanted.scalar_type(), out.scalar_type()), "result type ", wanted.scalar_type(),
+                  " can't be cast to the desired output type ", out.scalar_type());
+      if (out.scalar_type() != wanted.scalar_type()) return through_temporary();
+    } else {
+      const c10::Device device = arguments[row.inputs[0].argument].toTensor().device();
+      out = empty(wanted.sizes(), wanted.scalar_type(), device.index());
+    }
+  }
   if (boolean && out.defined() && out.scalar_type() != at::ScalarType::Bool) return through_temporary();
 
   for (bool converted = false;; converted = true) {
@@ -123,7 +128,6 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
         [[fallthrough]];
       case Promotion::kCommon:
       case Promotion::kCondition:
-      case Promotion::kOutput:
         config.promote_inputs_to_common_dtype(true)
             .cast_common_dtype_to_outputs(true)
             .enforce_safe_casting_to_output(true);
@@ -134,9 +138,14 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
         break;
       case Promotion::kFirst:
         break;
+      case Promotion::kOutput:
+        config.check_all_same_dtype(false);
+        break;
     }
     at::TensorIterator iterator = config.build();
-    const at::ScalarType dtype = row.promotion == Promotion::kFirst ? iterator.dtype(1) : iterator.common_dtype();
+    const at::ScalarType dtype = row.promotion == Promotion::kFirst    ? iterator.dtype(1)
+                                 : row.promotion == Promotion::kOutput ? iterator.dtype(0)
+                                                                       : iterator.common_dtype();
     if (C10_UNLIKELY(!row.kernel.supports(dtype))) throw_dtype_not_implemented(row.name, &dtype, 1);
     if (!boolean && iterator.dtype(0) != dtype) return through_temporary();
 
@@ -188,7 +197,7 @@ struct PointwiseKernel final : c10::OperatorKernel {
     const size_t count = op.schema().arguments().size();
     const size_t base = stack->size() - count;
     at::Tensor out = row->output >= 0 ? (*stack)[base + row->output].toTensor() : at::Tensor();
-    at::Tensor result = run_pointwise(*row, op.schema(), stack->data() + base, std::move(out));
+    at::Tensor result = run_pointwise(*row, op.schema(), stack->data() + base, std::move(out), TrustOutputs::take());
     stack->resize(base);
     stack->emplace_back(std::move(result));
   }
@@ -312,6 +321,7 @@ struct DirectFunctional final : c10::OperatorKernel {
     (arguments.add(args), ...);
     at::Tensor result;
     if (C10_LIKELY(run_direct(plan, arguments, false, &result))) return result;
+    TrustOutputs trust;
     return op.redispatch(c10::DispatchKeySet(kDefaultKernels), std::forward<Args>(args)...);
   }
   DirectPlan plan;
@@ -327,6 +337,7 @@ struct DirectInPlace final : c10::OperatorKernel {
     arguments.add(self);
     (arguments.add(args), ...);
     if (C10_LIKELY(run_direct(plan, arguments, true, nullptr))) return self;
+    TrustOutputs trust;
     return op.redispatch(c10::DispatchKeySet(kDefaultKernels), self, std::forward<Args>(args)...);
   }
   DirectPlan plan;
@@ -414,7 +425,12 @@ TORCH_MOJO_API int32_t torch_mojo_register_pointwise(const char* name, const cha
     for (const auto& form : split(forms)) {
       const auto op = find_operator(form);
       if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
-      if (register_direct(form, row) || op.hasComputedKernelForDispatchKey(kDefaultKernels)) continue;
+      if (!row->functional) row->functional = op;
+      if (register_direct(form, row)) continue;
+      if (op.hasComputedKernelForDispatchKey(kDefaultKernels)) {
+        register_structured_form(form);
+        continue;
+      }
       register_boxed(form.c_str(), make_pointwise_row(form, key_template, mask, row->promotion, inputs, scalars));
     }
     register_boxed(name, row);

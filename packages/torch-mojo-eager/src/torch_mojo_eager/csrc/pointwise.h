@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernel_call.h"
+#include "structured.h"
 
 namespace torch_mojo {
 
@@ -16,7 +16,7 @@ enum class Promotion {
   kBool = 2,       // inputs promote; the output is bool
   kFirst = 3,      // no promotion: the inputs' dtypes must be equal
   kCondition = 4,  // the first input is a bool condition, the others promote
-  kOutput = 5,     // as kCommon, in the output's dtype where the inputs promote to less
+  kOutput = 5,     // the output's dtype computes: torch's meta function has decided it
 };
 
 // What a schema argument is to the kernel.
@@ -32,6 +32,7 @@ struct PointwiseRow {
   std::vector<Operand> inputs;
   std::vector<int> scalars;  // schema positions
   int output = -1;           // schema position of the argument that is written, -1 where the op returns a new tensor
+  std::optional<c10::OperatorHandle> functional;
 
   PointwiseRow(std::string op, std::string key_template, uint64_t mask, Promotion promoted)
       : name(std::move(op)), kernel(std::move(key_template), {mask}), promotion(promoted) {}
@@ -53,9 +54,10 @@ class IteratorLayout {
   c10::SmallVector<int64_t, 48> words_;
 };
 
-// Computes into `out`, which may be undefined, and returns it. `stack` holds the arguments in schema order.
-at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments,
-                         at::Tensor out);
+// Computes into `out`, which may be undefined, and returns it. `arguments` are in the schema's order; `trusted` says that
+// torch's meta function has allocated `out`.
+at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments, at::Tensor out,
+                         bool trusted);
 
 // The direct path's registration; false where the schema has no typed form here.
 bool register_direct(const std::string& overload, std::shared_ptr<PointwiseRow> row);

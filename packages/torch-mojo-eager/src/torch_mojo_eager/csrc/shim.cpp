@@ -8,6 +8,7 @@
 #include "normalization.cpp"
 #include "pointwise.cpp"
 #include "runtime.cpp"
+#include "structured.cpp"
 #include "views.cpp"
 
 // Registers the device under `name` with everything that needs no rows. The schemas of the mojo:: ops are defined before.

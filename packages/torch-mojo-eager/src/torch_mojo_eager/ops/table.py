@@ -35,8 +35,8 @@ class Pointwise:
         promotion: "common": inputs promote to a common dtype, the output has it. "float": as common, but integers
             compute in the default float type. "bool": inputs promote, the output is bool. "first": no promotion, the
             first input's dtype computes and must match the others (backward ops). "condition": the first input is a
-            bool condition, the others promote. "output": as common, but in the output's dtype where the inputs promote
-            to less, for ops whose numbers take part in promotion.
+            bool condition, the others promote. "output": what torch's meta function gives the output, for ops whose
+            numbers take part in promotion.
         parameters: Further compile-time parameters of the kernel.
         tolerance: (rtol, atol) for float32 against CPU torch; half types use torch's defaults.
         doc: One line for the op listing.
