@@ -25,7 +25,7 @@ test *arguments:
 
 # compiles every kernel for GPUs, without one
 check-gpu *arguments:
-    uv run python scripts/check_gpu.py {{arguments}}
+    uv run --directory tools/gpu_check python -m gpu_check {{arguments}}
 
 bench *arguments:
     uv run python benchmarks/run.py {{arguments}}
