@@ -25,12 +25,19 @@ def snippets(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def files(page: Path) -> dict[str, str]:
+    """Returns the blocks that are files for the snippets: those with a name, as in ```mojo saxpy.mojo."""
+    return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+
+
 def named(pages: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("page", pages, ids=[page.relative_to(ROOT).as_posix() for page in pages])
 
 
 @named([page for page in PAGES if snippets(page).strip()])
 def test_snippets_run(page, tmp_path):
+    for name, content in files(page).items():
+        (tmp_path / name).write_text(content)
     program = tmp_path / f"{page.stem}.py"
     program.write_text(snippets(page))
     # Everyone can follow them: on the CPU, in an empty folder.

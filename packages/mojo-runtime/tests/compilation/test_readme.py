@@ -15,7 +15,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_examples_run(tmp_path: Path, fresh_environment: dict[str, str]) -> None:
-    (kernel,), (program, compiling) = blocks("mojo"), blocks("python")
+    (kernel,), (program, compiling) = blocks("mojo saxpy.mojo"), blocks("python")
     assert len([line for line in program.splitlines() if line]) <= 15
     (tmp_path / "saxpy.mojo").write_text(kernel)
     # What the second one prebuilds for has its own test.
