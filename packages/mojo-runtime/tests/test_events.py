@@ -19,10 +19,10 @@ def test_event_that_was_never_recorded_is_complete(device, side):
 
 
 def test_event_completes_with_the_work_before_it(stand_ins, device, side):
-    slot = stand_ins.unfilled()
+    slot, log = stand_ins.unfilled(), mojo_runtime.array(np.zeros(4, np.int64), target=device)
     mojo_runtime.launch(slot, [], stream=side)
     event = side.record_event()
-    mojo_runtime.launch(stand_ins.ready("append"), [mojo_runtime.empty(4, "int64", device)], [0, 50], side)
+    mojo_runtime.launch(stand_ins.ready("append"), [log], [0, 50], side)
     assert not event.query()
     stand_ins.fill(slot, "nothing")
     event.synchronize()

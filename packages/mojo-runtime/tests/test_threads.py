@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 
 import numpy as np
@@ -14,10 +15,9 @@ from mojo_runtime import _native
 
 @pytest.fixture(params=[1, 2, 5])
 def threads(request, device):
-    before = _native.library().mojo_threads()
     mojo_runtime.set_threads(request.param)
     yield request.param
-    mojo_runtime.set_threads(before)
+    mojo_runtime.set_threads(None)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
@@ -55,8 +55,10 @@ def test_threads_cannot_be_changed_inside_a_loop(device):
     mojo_runtime.set_threads(2)
     _native.library().mojo_parallel_for(task, None, 4)
     assert len(errors) == 4
+    mojo_runtime.set_threads(None)
+    assert 1 <= _native.library().mojo_threads() <= (os.cpu_count() or 1)
     with pytest.raises(ValueError, match="positive"):
-        _native.library().mojo_set_threads(0)
+        mojo_runtime.set_threads(-1)
 
 
 def test_many_threads_allocate_launch_and_free(stand_ins, device):

@@ -8,6 +8,7 @@ from mojo_runtime.compilation import add_listener, builds, compile, request, wai
 from mojo_runtime.compiler import CompileError
 from mojo_runtime.config import config
 from mojo_runtime.devices import Device, device, devices, in_bad_fork, initialize, set_threads, synchronize
+from mojo_runtime.generator import PhiloxGenerator
 from mojo_runtime.launch import Number, Slot, launch, launch_count, slot
 from mojo_runtime.memory import (
     Memory,
@@ -39,6 +40,7 @@ __all__ = [
     "MemoryStatistics",
     "Number",
     "OutOfMemoryError",
+    "PhiloxGenerator",
     "PinnedMemory",
     "Slot",
     "Stream",

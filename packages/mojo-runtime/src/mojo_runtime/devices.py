@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import os
 import platform
 import re
 import threading
@@ -163,5 +162,5 @@ def synchronize(index: int | Device | None = None) -> None:
 
 
 def set_threads(threads: int | None) -> None:
-    """Sets how many threads a CPU kernel may use, the caller included; None: the cores this process may run on."""
-    _native.library().mojo_set_threads(threads or len(os.sched_getaffinity(0)))
+    """Sets how many threads a CPU kernel may use, the caller included; None: the cores that this process may use."""
+    _native.library().mojo_set_threads(0 if threads is None else threads)

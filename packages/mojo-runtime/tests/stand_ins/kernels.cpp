@@ -1,5 +1,6 @@
 // Kernels for tests of the queue, in place of compiled Mojo ones: they sleep, fail and write down what they see.
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -66,4 +67,21 @@ KERNEL count_up(MojoKernelCall* call) {
   };
   call->parallel_for(outer, call, call->tensors[0].numel);
   return MOJO_OK;
+}
+
+// What the compiler makes of kernel_abi.h: sizes, then offsets.
+KERNEL abi_layout(int64_t* values) {
+  const int64_t layout[] = {
+      sizeof(MojoTensor),
+      sizeof(MojoKernelCall),
+      offsetof(MojoTensor, numel),
+      offsetof(MojoTensor, dtype),
+      offsetof(MojoTensor, ndim),
+      offsetof(MojoTensor, flags),
+      offsetof(MojoKernelCall, device_context),
+      offsetof(MojoKernelCall, threads),
+      offsetof(MojoKernelCall, error_capacity),
+  };
+  std::memcpy(values, layout, sizeof layout);
+  return sizeof layout / sizeof *layout;
 }

@@ -65,6 +65,8 @@ void* Allocator::system_allocate(uint64_t bytes, void** origin) {
   void* data = nullptr;
   if (on_gpu()) {
     if (call_driver(core.driver->allocate, device_.context, bytes, origin, &data) != MOJO_OK) return nullptr;
+    // The driver allocates in the default stream's order, and the memory may go to another one.
+    if (device_.stream_count.load() > 1) call_driver(core.driver->stream_synchronize, device_.context);
   } else {
     // The system would promise more than it has and kill the process when the memory is touched.
     static const uint64_t limit = host_memory_info().total_bytes;

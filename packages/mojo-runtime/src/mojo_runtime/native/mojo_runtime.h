@@ -43,7 +43,8 @@ typedef struct MojoDriver {
   int32_t (*stream_native)(void* stream, void** native, char* error, int64_t capacity);
 } MojoDriver;
 
-/* Opens `count` devices: CPU devices where driver is NULL. Callable once with effect; later calls must agree. */
+/* Opens `count` devices: CPU devices where driver is NULL. Callable once with effect; later calls must agree. threads
+ * as for mojo_set_threads. */
 MOJO_API int32_t mojo_initialize(const MojoDriver* driver, int32_t count, int32_t threads);
 MOJO_API int32_t mojo_device_count(void);
 MOJO_API int32_t mojo_is_cpu(void);
@@ -51,6 +52,7 @@ MOJO_API int32_t mojo_is_cpu(void);
 MOJO_API int32_t mojo_in_bad_fork(void);
 MOJO_API void mojo_parallel_for(MojoTask task, void* context, int64_t count);
 MOJO_API int32_t mojo_threads(void);
+/* 0: the cores this process may use. Not inside a parallel loop. */
 MOJO_API int32_t mojo_set_threads(int32_t threads);
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
@@ -62,7 +64,9 @@ typedef struct MojoMemoryStatistics {
   int64_t out_of_memory_count;
 } MojoMemoryStatistics;
 
-/* `stream` orders the reuse of the memory: it may be handed out again to work queued after its free on that stream. */
+/* `stream` orders the reuse of the memory: once freed it may be handed out again, at once for work that is queued on
+ * that stream later, to others when the stream has come past the free. So whoever touches it outside of the stream, the
+ * host included, waits for the stream first, also right after the allocation. 64-byte aligned; NULL for 0 bytes. */
 MOJO_API int32_t mojo_allocate(int32_t device, uint64_t bytes, int64_t stream, void** data);
 MOJO_API void mojo_free(void* data);
 /* Work queued so far on `stream` uses the memory: it is not reused before that work is done. */
@@ -78,9 +82,11 @@ MOJO_API int32_t mojo_pinned_allocate(int32_t device, uint64_t bytes, void** dat
 MOJO_API void mojo_pinned_free(void* data);
 MOJO_API int32_t mojo_is_pinned(const void* data); /* also true inside an allocation */
 
-/* Copies on `stream` of the device that takes part (the destination's where both are devices). Devices may be
- * MOJO_HOST. blocking != 0: done on return. blocking == 0: pinned host memory is read or written when the stream
- * gets there; pageable sources are copied to a staging buffer first; pageable destinations block. */
+/* Copies on `stream` of the device that takes part (the destination's where both are devices: that stream must have
+ * been made to wait for the source's). Devices may be MOJO_HOST. blocking != 0: done on return, and what failed in the
+ * stream before is returned. blocking == 0: pinned host memory of that device is read or written when the stream gets
+ * there; pageable sources are copied to a staging buffer first, or at once where nothing is queued; pageable
+ * destinations block. */
 MOJO_API int32_t mojo_copy(void* destination, int32_t destination_device, const void* source, int32_t source_device,
                            uint64_t bytes, int64_t stream, int32_t blocking);
 

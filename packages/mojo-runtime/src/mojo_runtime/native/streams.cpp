@@ -305,6 +305,8 @@ int32_t mojo_stream_create(int32_t device, int32_t priority, int64_t* stream) {
       *stream = 0;
       return MOJO_OK;
     }
+    // Memory that the default stream has yet to allocate may be used on the new one.
+    if (status == MOJO_OK) status = call_driver(core.driver->stream_synchronize, found->context);
     if (status != MOJO_OK) return status;
   }
   found->streams[id].store(new Stream(*found, id, context), std::memory_order_release);

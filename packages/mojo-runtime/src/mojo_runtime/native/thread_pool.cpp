@@ -5,6 +5,8 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 
 #include "core.h"
 
@@ -22,11 +24,18 @@ thread_local bool inside_loop = false;
 }  // namespace
 
 int32_t available_cores() {
+  int32_t cores = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 #ifdef __linux__
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = std::max(1, CPU_COUNT(&set));
+  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {  // "max 100000" or a quota and its period
+    double quota, period;
+    if (std::fscanf(file, "%lf %lf", &quota, &period) == 2 && period > 0)
+      cores = std::max(1, std::min(cores, static_cast<int32_t>(std::ceil(quota / period))));
+    std::fclose(file);
+  }
 #endif
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+  return cores;
 }
 
 ThreadPool& ThreadPool::instance() {
@@ -128,9 +137,9 @@ int32_t mojo_threads(void) { return ThreadPool::instance().threads(); }
 
 int32_t mojo_set_threads(int32_t threads) {
   if (core.forked.load()) return fail_device(0);
-  if (threads < 1) return fail(MOJO_VALUE_ERROR, "the number of threads must be positive");
+  if (threads < 0) return fail(MOJO_VALUE_ERROR, "the number of threads must be positive, or 0 for the default");
   if (ThreadPool::is_inside_loop())
     return fail(MOJO_RUNTIME_ERROR, "the number of threads cannot be changed from inside a parallel loop");
-  ThreadPool::instance().set_threads(threads);
+  ThreadPool::instance().set_threads(threads > 0 ? threads : available_cores());
   return MOJO_OK;
 }

@@ -34,7 +34,7 @@ bool spin(Ready ready, int microseconds) {
   return false;
 }
 
-// Cores this process may run on.
+// Cores this process may use by its affinity and its control group's quota.
 int32_t available_cores();
 
 // N - 1 persistent workers and the caller. One loop uses the workers at a time; a loop that starts meanwhile (nested,
