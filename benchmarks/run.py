@@ -90,7 +90,7 @@ def main() -> int:
 
         torch_mojo_backend.register_mojo_devices()
     device, reference = torch.device(options.device), torch.device(options.reference)
-    budget = Budget(rounds=5, run_seconds=0.002, quick=True) if options.quick else Budget()
+    budget = Budget(rounds=11, run_seconds=0.001, quick=True) if options.quick else Budget()
     runners: dict[str, Callable[..., Iterator[Result]]] = {
         "host_cost": host_cost.run,
         "kernels": partial(kernels.run, only=options.only),
