@@ -1,0 +1,1 @@
+"""Loss functions and their gradients. This file imports nothing; import the modules."""
