@@ -82,7 +82,7 @@ class KernelCache:
         """
         with self._lock:
             entry = self._entries.get(spec.key)
-            if entry is None or entry.sources != source_index().digest(spec):
+            if entry is None or entry.sources != source_index().digest(spec.module):
                 return None
             return entry
 
@@ -95,7 +95,7 @@ class KernelCache:
         """Drops what is known of a kernel: its library can't be loaded, or its sources are being mended."""
         with self._lock:
             self._entries.pop(spec.key, None)
-        source_index().forget(spec)
+        source_index().forget(spec.module)
 
     def acquire(self, specs: Sequence[KernelSpec]) -> dict[KernelSpec, str]:
         """Takes the right to build kernels, against other processes, without waiting.
@@ -128,8 +128,12 @@ class KernelCache:
         store = self._private or self._store
         try:
             try:
+                sources = self._read_sources(specs)
                 with store.build_folder() as folder:
                     built = build(specs, self.target, folder, toolchain, processes)
+                    if self._read_sources(specs) != sources:
+                        # Somebody is editing: what was compiled may be neither the one nor the other.
+                        return self.build(specs, processes)
                     entries = store.install(built, self.versions)
             except CompileError as error:
                 if "No space left on device" in error.diagnostics:
@@ -143,6 +147,16 @@ class KernelCache:
         with self._lock:
             self._entries.update((spec.key, entry) for spec, entry in entries.items())
         return entries
+
+    def _read_sources(self, specs: Sequence[KernelSpec]) -> dict[str, str]:
+        """Returns the digests of the specs' modules as they are now, which the index then has too."""
+        index = source_index()
+        for module in {spec.module for spec in specs}:
+            index.forget(module)
+        try:
+            return {spec.module: index.digest(spec.module) for spec in specs}
+        except OSError as error:
+            raise CompileError(specs, self.target, str(error)) from error
 
     def _leave_cache(self, error: OSError) -> None:
         with self._lock:

@@ -146,7 +146,7 @@ def build(
     """
     processes = processes or CompilerProcesses()
     try:
-        modules = {spec.module: resolve(spec) for spec in specs}
+        modules = {spec.module: resolve(spec.module) for spec in specs}
     except FileNotFoundError as error:
         raise CompileError(specs, target, str(error)) from error
     source = generate(specs, {module: found.name for module, found in modules.items()})

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import mojo_kernels
 from mojo_runtime.config import config
-from mojo_runtime.spec import KernelSpec
 
 _FROM = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n]+)", re.MULTILINE)
@@ -67,16 +66,19 @@ def _find(root: Path, parts: tuple[str, ...]) -> Path | None:
     return None
 
 
-def resolve(spec: KernelSpec) -> Module:
-    """Finds the module of a spec.
+def resolve(module: str) -> Module:
+    """Finds a module on disk.
+
+    Args:
+        module: A KernelSpec's module: a dotted name or the path of a file.
 
     Raises:
         FileNotFoundError: It is not in any include folder; the message names them.
     """
-    if spec.is_file:
-        file = Path(spec.module)
+    if module.endswith(".mojo"):
+        file = Path(module)
         if not file.is_file():
-            raise FileNotFoundError(f"{spec.key}: there is no file {file}")
+            raise FileNotFoundError(f"there is no file {file}")
         root, parts = file.parent, [file.stem]
         while (root / "__init__.mojo").is_file():
             parts.insert(0, root.name)
@@ -84,11 +86,11 @@ def resolve(spec: KernelSpec) -> Module:
         # A file's name need not be an identifier, or may be a keyword.
         return Module(".".join(f"`{part}`" for part in parts), root, file)
     for root in include_roots():
-        found = _find(root, tuple(spec.module.split(".")))
+        found = _find(root, tuple(module.split(".")))
         if found is not None:
-            return Module(spec.module, root, found)
+            return Module(module, root, found)
     folders = ", ".join(str(root) for root in include_roots())
-    raise FileNotFoundError(f"{spec.key}: no module {spec.module} in {folders}")
+    raise FileNotFoundError(f"no module {module} in {folders}")
 
 
 def _imports(file: Path, text: str, roots: tuple[Path, ...]) -> Iterator[Path]:
@@ -127,26 +129,25 @@ class SourceIndex:
         self._digests: dict[str, str] = {}
         self._files: dict[tuple[Path, tuple[Path, ...]], tuple[bytes, tuple[Path, ...]]] = {}
 
-    def digest(self, spec: KernelSpec) -> str:
-        """Returns the hex digest of the sources of a spec's module.
+    def digest(self, module: str) -> str:
+        """Returns the hex digest of the sources of a KernelSpec's module.
 
         Raises:
             FileNotFoundError: There is no such module.
         """
         with self._lock:
-            known = self._digests.get(spec.module)
+            known = self._digests.get(module)
             if known is None:
-                known = self._digests[spec.module] = self._compute(spec)
+                known = self._digests[module] = self._compute(resolve(module))
             return known
 
-    def forget(self, spec: KernelSpec) -> None:
-        """Reads the spec's sources again next time, e.g. since a build failed and the file is being mended."""
+    def forget(self, module: str) -> None:
+        """Reads the module's sources again next time, e.g. since a build failed and the file is being mended."""
         with self._lock:
-            self._digests.pop(spec.module, None)
+            self._digests.pop(module, None)
             self._files.clear()
 
-    def _compute(self, spec: KernelSpec) -> str:
-        module = resolve(spec)
+    def _compute(self, module: Module) -> str:
         roots = tuple(dict.fromkeys([module.root, *include_roots()]))
         pending, reached = [module.file, *_packages(module)], dict[Path, bytes]()
         while pending:

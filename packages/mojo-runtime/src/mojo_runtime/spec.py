@@ -142,6 +142,11 @@ def render(value: str) -> str:
     return f'"{value}"'
 
 
+def module_of(key: str) -> str:
+    """Returns the module that a spec's key names, without parsing the rest."""
+    return key.partition("[")[0].rpartition(":")[0]
+
+
 def as_specs(specs: KernelSpec | str | Iterable[KernelSpec | str]) -> list[KernelSpec]:
     """Returns a list without duplicates, in order, from one spec, one key, or several of either."""
     if isinstance(specs, KernelSpec | str):

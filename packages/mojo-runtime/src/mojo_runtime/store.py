@@ -29,7 +29,7 @@ from pathlib import Path
 
 from mojo_runtime.compiler import LIBRARY_SUFFIX, Build, CompileError
 from mojo_runtime.sources import source_index
-from mojo_runtime.spec import KernelSpec
+from mojo_runtime.spec import KernelSpec, module_of
 
 FORMAT = 1
 KERNEL_ABI_VERSION = 1
@@ -92,7 +92,7 @@ def kernel_digest(spec: KernelSpec, versions: Versions) -> str:
     """
     parts = (
         spec.key,
-        source_index().digest(spec),
+        source_index().digest(spec.module),
         str(versions.compiler),
         versions.target,
         str(versions.abi),
@@ -199,7 +199,7 @@ class Store:
         current: dict[str, Entry] = {}
         for key, (symbol, sources) in kernels.items():
             with contextlib.suppress(FileNotFoundError, ValueError):  # a user's module that is gone
-                if source_index().digest(KernelSpec.parse(key)) == sources:
+                if source_index().digest(module_of(key)) == sources:
                     current[key] = Entry(library, symbol, sources)
         if not current:
             return
@@ -222,7 +222,8 @@ class Store:
         name = hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()[:32]
         library = self.libraries / f"{name}{LIBRARY_SUFFIX}"
         content = build.library.read_bytes()
-        entries = {spec: Entry(library, symbol, source_index().digest(spec)) for spec, symbol in build.symbols.items()}
+        sources = {spec.module: source_index().digest(spec.module) for spec in build.symbols}
+        entries = {spec: Entry(library, symbol, sources[spec.module]) for spec, symbol in build.symbols.items()}
         manifest = {
             "format": FORMAT,
             "abi": versions.abi,

@@ -51,6 +51,23 @@ def test_entries_are_found_by_the_next_process(kernel_file: Path, cache_folder: 
     assert later.find(spec) is None
 
 
+def test_sources_that_change_meanwhile_are_built_again(
+    kernel_file: Path, cache_folder: Path, fake_compiler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (spec,) = specs(kernel_file, 1)
+    cache, run, edits = open_cache([]), CompilerProcesses.run, ["# edited\n"]
+
+    def edit_and_run(self: CompilerProcesses, *arguments: Any) -> tuple[int, str]:
+        if edits:
+            kernel_file.write_text(kernel_file.read_text() + edits.pop())
+        return run(self, *arguments)
+
+    monkeypatch.setattr(CompilerProcesses, "run", edit_and_run)
+    build_and_find_again(cache, spec)
+    assert len(fake_compiler.runs()) == 2
+    assert list(open_cache([]).refresh()) == [spec.key]
+
+
 def test_a_refused_folder_is_replaced_by_a_private_one(
     kernel_file: Path, cache_folder: Path, fake_compiler: Any
 ) -> None:

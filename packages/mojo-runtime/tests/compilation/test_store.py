@@ -187,36 +187,35 @@ PACKAGE = {
 def test_the_digest_covers_exactly_what_a_module_reaches(tmp_path: Path, changed: str) -> None:
     write(tmp_path, PACKAGE)
     spec = KernelSpec(tmp_path / "pack" / "sub" / "kernel.mojo", "kernel")
-    assert resolve(spec).root == tmp_path
-    before = SourceIndex().digest(spec)
+    assert resolve(spec.module).root == tmp_path
+    before = SourceIndex().digest(spec.module)
     write(tmp_path, {changed: PACKAGE[changed] + "# changed\n"})
-    assert (SourceIndex().digest(spec) != before) == (changed != "pack/unrelated.mojo")
+    assert (SourceIndex().digest(spec.module) != before) == (changed != "pack/unrelated.mojo")
 
 
 def test_the_digest_does_not_depend_on_the_folder(tmp_path: Path) -> None:
     digests = set()
     for name in ("here", "there"):
         write(tmp_path / name, PACKAGE)
-        digests.add(SourceIndex().digest(KernelSpec(tmp_path / name / "pack" / "sub" / "kernel.mojo", "kernel")))
+        digests.add(SourceIndex().digest(str(tmp_path / name / "pack" / "sub" / "kernel.mojo")))
     assert len(digests) == 1
 
 
 def test_digests_are_kept_until_forgotten(kernel_file: Path) -> None:
     index, spec = SourceIndex(), KernelSpec(kernel_file, "saxpy")
-    before = index.digest(spec)
+    before = index.digest(spec.module)
     kernel_file.write_text("# mended")
-    assert index.digest(spec) == before
-    index.forget(spec)
-    assert index.digest(spec) != before
+    assert index.digest(spec.module) == before
+    index.forget(spec.module)
+    assert index.digest(spec.module) != before
 
 
 def test_registered_folders_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mojo_runtime.sources._registered", [])
     write(tmp_path, {"mine/__init__.mojo": "", "mine/kernels.mojo": ""})
-    spec = KernelSpec("mine.kernels", "f")
     with pytest.raises(FileNotFoundError, match=r"no module mine\.kernels"):
-        resolve(spec)
+        resolve("mine.kernels")
     register_include(tmp_path)
-    assert resolve(spec).file == tmp_path / "mine" / "kernels.mojo"
+    assert resolve("mine.kernels").file == tmp_path / "mine" / "kernels.mojo"
     with pytest.raises(NotADirectoryError):
         register_include(tmp_path / "none")
