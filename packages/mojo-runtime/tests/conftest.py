@@ -69,6 +69,7 @@ def stand_ins() -> Iterator[StandIns]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NativeCore, "next_requests", filtered)
+        _native.library().mojo_interrupt_requests()  # ends the service's wait in the original function
         yield stand_ins
 
 

@@ -45,13 +45,18 @@ def test_stand_in_gpu(library, check):
     assert result.returncode == 0, result.stderr
 
 
-def test_mojo_driver_compiles_and_exports_every_function():
-    found, table = driver.load_driver(driver.build_driver())
+@pytest.fixture(scope="session")
+def mojo_driver() -> Path:
+    return driver.build_driver(Target.parse("sm_80"))
+
+
+def test_mojo_driver_exports_every_function(mojo_driver):
+    found, table = driver.load_driver(mojo_driver)
     assert all(getattr(table, name) for name in DRIVER_FUNCTIONS)
     assert found.mojo_driver_count() >= 0
 
 
-def test_driver_without_gpus():
+def test_mojo_driver_without_gpus(mojo_driver):
     if driver.has_gpu_device_files():
         pytest.skip("this machine has a GPU")
-    assert driver.describe_gpus(driver.build_driver(), Target.parse("sm_80")) is None
+    assert driver.describe_gpus(mojo_driver, Target.parse("sm_80")) is None

@@ -60,6 +60,7 @@ typedef struct {
 static Callbacks callbacks;
 static Context the_context = {{1}, 0};
 static Stream the_stream = {{1}};
+static int32_t stream_count = 1;
 
 void ptxsim_set_callbacks(const Callbacks* value) { callbacks = *value; }
 void* ptxsim_context(void) { return &the_context; }
@@ -241,7 +242,7 @@ char* AsyncRT_DeviceContext_createHostBuffer(void** result, void** data, void* c
   return NULL;
 }
 /* A view of existing memory, also where `owning` asks for more: releasing it frees nothing. */
-void AsyncRT_DeviceContext_createBuffer_owning(void** result, void* data, size_t length, void* context,
+void AsyncRT_DeviceContext_createBuffer_owning(void** result, void* context, void* data, size_t length,
                                                size_t element_bytes, int owning) {
   (void)owning;
   *result = buffer(context, data, length * element_bytes, VIEW);
@@ -300,7 +301,27 @@ char* AsyncRT_DeviceContext_stream(void** result, void* context) {
 char* AsyncRT_DeviceContext_createStream(void** result, int priority, void* context) {
   (void)priority, (void)context;
   *result = create(sizeof(Stream));
+  ++stream_count;
   return NULL;
+}
+int32_t AsyncRT_DeviceContext_numStreams(void* context) {
+  (void)context;
+  return stream_count;
+}
+/* A view of the context on another stream; its kernels run in order all the same. */
+char* AsyncRT_DeviceContext_selectStream(void** result, void* context, uint32_t stream) {
+  (void)context;
+  if (stream >= (uint32_t)stream_count) return failure("the simulated device has no such stream");
+  *result = create(sizeof(Context));
+  return NULL;
+}
+char* AsyncRT_DeviceStream_cuda_stream(void** result, void* stream) {
+  *result = stream;
+  return NULL;
+}
+char* AsyncRT_DeviceStream_hip_stream(void** result, void* stream) {
+  (void)result, (void)stream;
+  return failure("the simulated device is not AMD's");
 }
 char* AsyncRT_DeviceContext_streamPriorityRange(int* least, int* greatest, void* context) {
   (void)context;

@@ -1,7 +1,7 @@
 """GPUs: whether there are any, and the driver that the native core reaches them through.
 
-The driver is a Mojo library (native/driver.mojo) over MAX's DeviceContext, of host code only. Nothing is compiled or
-loaded where the operating system shows no GPU.
+The driver is a Mojo library (native/driver.mojo) over MAX's DeviceContext. Nothing is compiled or loaded where the
+operating system shows no GPU.
 """
 
 from __future__ import annotations
@@ -67,14 +67,17 @@ def has_gpu_device_files() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
-def build_driver() -> Path:
+def build_driver(target: Target) -> Path:
     """Returns the driver's library; compiles it where it is not in the cache.
+
+    Args:
+        target: With the GPU, whose vendor's devices the driver counts and opens.
 
     Raises:
         NativeBuildError: It does not compile.
         ToolchainError: There is no Mojo compiler.
     """
-    toolchain, target = find_toolchain(), Target.host()
+    toolchain = find_toolchain()
     key = hashlib.sha256("\0".join([SOURCE.read_text(), toolchain.version, str(target)]).encode()).hexdigest()[:32]
 
     def compile_to(library: Path) -> None:
@@ -118,7 +121,7 @@ def open_gpus() -> Gpus | None:
         target = Target.parse("gpu")
     except RuntimeError:
         return None  # a device file, but no GPU that MAX supports or may use
-    return describe_gpus(build_driver(), target)
+    return describe_gpus(build_driver(target), target)
 
 
 def describe_gpus(path: Path, target: Target) -> Gpus | None:

@@ -191,12 +191,15 @@ Block* Allocator::take_from_others(int32_t size_class) {
   return nullptr;
 }
 
-void Allocator::cache(Block* block) {
+void Allocator::stamp(Block* block) {
   Stream& stream = *find_stream(device_, block->stream);
   if (on_gpu())
     block->freed_at = ++frees_;
   else
     block->freed_at = stream.pending() == 0 ? 0 : stream.queued();
+}
+
+void Allocator::cache(Block* block) {
   if (is_large(block->size_class)) {
     uint64_t size = class_size(block->size_class);
     large_used_ -= size;
@@ -347,6 +350,7 @@ void Allocator::free(Block* block) {
   }
   std::lock_guard lock(mutex_);
   block->state = kCached;
+  stamp(block);
   statistics_.allocated_current -= block->bytes;
   statistics_.freed_total += block->bytes;
   statistics_.allocations_current--;

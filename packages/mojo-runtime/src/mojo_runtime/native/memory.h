@@ -68,6 +68,8 @@ class Allocator {
   Block* carve(uint64_t size, int32_t size_class);
   Block* map(uint64_t size, int32_t size_class);
   Block* describe(void* data);
+  // Notes how far the block's stream is at the free.
+  void stamp(Block* block);
   void cache(Block* block);
   void collect_deferred();
   // Whether the work that was queued when a cached block was freed is done, so that anyone may have it.
