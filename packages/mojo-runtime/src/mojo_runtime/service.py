@@ -239,8 +239,11 @@ class CompileService:
 
     def _dispatch(self) -> None:
         core = self._core
-        for key, entry in self.cache().entries().items():
-            core.index_add(key, entry)
+        try:
+            for key, entry in self.cache().entries().items():
+                core.index_add(key, entry)
+        except Exception as error:  # each request will say so again
+            self._emit("warning", message=f"{type(error).__name__}: {error}")
         while not self._closing:
             requests: list[tuple[KernelSpec, int | None]] = []
             for slot, key in core.next_requests(1000):

@@ -346,15 +346,20 @@ class KernelLocks:
         """
         acquired = []
         for digest in digests:
-            with contextlib.suppress(BlockingIOError, PermissionError):
+            try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._offset(digest))
-                acquired.append(digest)
+            except (BlockingIOError, PermissionError):
+                continue
+            except OSError:
+                pass  # a file system without locks: at worst a kernel is built twice
+            acquired.append(digest)
         return acquired
 
     def release(self, digests: Sequence[str]) -> None:
         """Gives locks back."""
         for digest in digests:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._offset(digest))
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._offset(digest))
 
     @staticmethod
     def _offset(digest: str) -> int:
