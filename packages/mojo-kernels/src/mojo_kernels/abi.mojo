@@ -211,7 +211,8 @@ struct KernelCall:
         comptime if dtype.is_floating_point():
             return self.float_scalar(i + 1).cast[dtype]()
         elif dtype == DType.bool:
-            return self.float_scalar(i + 1).ne(0)._refine[dtype]()
+            # Not `ne`, which is False for NaN.
+            return (~self.float_scalar(i + 1).eq(0))._refine[dtype]()
         else:
             return self.scalars.unsafe_load(i).cast[dtype]()
 

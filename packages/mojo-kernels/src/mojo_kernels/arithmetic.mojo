@@ -11,7 +11,7 @@ from mojo_kernels.math import (
 from std.math import copysign, floor, fma, trunc
 from std.memory import bitcast
 from std.sys.info import has_accelerator, size_of
-from std.utils.numerics import inf, nan
+from std.utils.numerics import inf, isnan, nan
 
 
 @inline(.always)
@@ -64,7 +64,7 @@ def maximum[
         The maxima.
     """
     comptime if dtype.is_floating_point():
-        return (a.gt(b) | a.ne(a)).select(a, b)
+        return (a.gt(b) | isnan(a)).select(a, b)
     else:
         return a.gt(b).select(a, b)
 
@@ -87,7 +87,7 @@ def minimum[
         The minima.
     """
     comptime if dtype.is_floating_point():
-        return (a.lt(b) | a.ne(a)).select(a, b)
+        return (a.lt(b) | isnan(a)).select(a, b)
     else:
         return a.lt(b).select(a, b)
 
@@ -413,4 +413,4 @@ def next_after[
     var smallest = copysign(bitcast[dtype, w](SIMD[bits_type, w](1)), b)
     var result = a.eq(Vector(0)).select(smallest, bitcast[dtype, w](step))
     result = a.eq(b).select(b, result)
-    return (a.ne(a) | b.ne(b)).select(Vector(nan[dtype]()), result)
+    return (isnan(a) | isnan(b)).select(Vector(nan[dtype]()), result)

@@ -33,7 +33,8 @@ def convert[
     comptime if source == destination:
         return x._refine[destination]()
     elif destination == DType.bool:
-        return x.ne(SIMD[source, w](0))._refine[destination]()
+        # Not `ne`, which is False for NaN.
+        return (~x.eq(SIMD[source, w](0)))._refine[destination]()
     elif source == DType.bool:
         return x.cast[DType.uint8]().cast[destination]()
     elif destination.is_half_float() or source.is_half_float():

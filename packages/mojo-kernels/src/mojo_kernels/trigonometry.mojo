@@ -16,7 +16,7 @@ from mojo_kernels.math import (
     unsigned_type,
 )
 from std.math import copysign, fma, sqrt
-from std.utils.numerics import inf, nan
+from std.utils.numerics import inf, isnan, nan
 from std.utils.static_tuple import StaticTuple
 
 comptime _TWO_BY_PI = StaticTuple[UInt64, 21](
@@ -366,7 +366,7 @@ def atan2[
         )
     ).ne(0)
     angle = x_is_negative.select(Vector(PI) - angle, angle)
-    var either_nan = x.ne(x) | y.ne(y)
+    var either_nan = isnan(x) | isnan(y)
     return either_nan.select(Vector(nan[dtype]()), copysign(angle, y))
 
 

@@ -83,17 +83,17 @@ struct _Backward[op: StaticString, dtype: DType](ElementFunction):
                 value = x + negative_scale
             else:
                 value = exp(x * self.numbers[2]) * negative_scale
-            return x.le(zero).select(
-                grad * self.numbers[2] * value, grad * self.numbers[1]
+            return x.gt(zero).select(
+                grad * self.numbers[1], grad * self.numbers[2] * value
             )
         elif Self.op == "hardtanh_backward":
-            var limited = x.le(Vector(self.numbers[0])) | x.ge(
+            var inside = x.gt(Vector(self.numbers[0])) & x.lt(
                 Vector(self.numbers[1])
             )
-            return limited.select(zero, grad)
+            return inside.select(grad, zero)
         elif Self.op == "hardswish_backward":
-            var middle = x.le(Vector(3)).select(grad * (x / 3 + 0.5), grad)
-            return x.lt(Vector(-3)).select(zero, middle)
+            var above = x.ge(Vector(3)).select(grad, grad * (x / 3 + 0.5))
+            return x.le(Vector(-3)).select(zero, above)
         elif Self.op == "hardsigmoid_backward":
             var inside = x.gt(Vector(-3)) & x.lt(Vector(3))
             return inside.select(grad * (1.0 / 6), zero)
@@ -112,7 +112,7 @@ struct _Backward[op: StaticString, dtype: DType](ElementFunction):
             return grad / (1 + exp(x))
         elif Self.op == "softshrink_backward" or Self.op == "hardshrink_backward":
             var size = Vector(self.numbers[0])
-            return (x.ge(-size) & x.le(size)).select(zero, grad)
+            return (x.lt(-size) | x.gt(size)).select(grad, zero)
         elif Self.op == "logit_backward":
             # numbers[0] is eps, -1 without one: then the derivative is NaN outside [0, 1].
             var low = Vector(self.numbers[0])
@@ -121,7 +121,7 @@ struct _Backward[op: StaticString, dtype: DType](ElementFunction):
                 return (x.lt(zero) | x.gt(Vector(1))).select(
                     Vector(0) / Vector(0), value
                 )
-            return (x.lt(low) | x.gt(1 - low)).select(zero, value)
+            return (x.ge(low) & x.le(1 - low)).select(value, zero)
         else:
             comptime assert False, "no such activation"
 

@@ -31,7 +31,7 @@ from mojo_kernels.trigonometry import atan2
 from std.atomic import Atomic
 from std.math import copysign, sqrt, trunc
 from std.sys.info import has_accelerator
-from std.utils.numerics import inf, nan
+from std.utils.numerics import inf, isnan, nan
 from std.utils.static_tuple import StaticTuple
 
 
@@ -103,7 +103,7 @@ def _float_function[
         else:
             logarithm = log1p(b)
         var result = a.eq(Vector(0)).select(Vector(0), a * logarithm)
-        return b.ne(b).select(b, result)
+        return isnan(b).select(b, result)
     else:
         comptime assert False, "no such binary function of floats"
 
@@ -170,12 +170,12 @@ def binary_function[
             return minimum(a, b)
     elif op == "fmax":
         comptime if dtype.is_floating_point():
-            return (a.ge(b) | b.ne(b)).select(a, b)
+            return (a.ge(b) | isnan(b)).select(a, b)
         else:
             return binary_function["maximum"](a, b)
     elif op == "fmin":
         comptime if dtype.is_floating_point():
-            return (a.le(b) | b.ne(b)).select(a, b)
+            return (a.le(b) | isnan(b)).select(a, b)
         else:
             return binary_function["minimum"](a, b)
     elif op == "bitwise_and":

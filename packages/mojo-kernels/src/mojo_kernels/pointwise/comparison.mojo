@@ -5,7 +5,7 @@ from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
 from mojo_kernels.math import to_bits
 from std.sys.info import size_of
-from std.utils.numerics import inf
+from std.utils.numerics import inf, isnan
 
 
 @inline(.always)
@@ -16,7 +16,8 @@ def _is_nonzero[
     comptime if dtype == DType.bool:
         return x._refine[DType.bool]()
     else:
-        return x.ne(SIMD[dtype, w](0))
+        # Not `ne`, which is False for NaN.
+        return ~x.eq(SIMD[dtype, w](0))
 
 
 @inline(.always)
@@ -56,7 +57,7 @@ struct _Comparison[op: StaticString, dtype: DType](ElementFunction):
             comptime if Self.op == "eq":
                 return x.eq(y)
             elif Self.op == "ne":
-                return x.ne(y)
+                return ~x.eq(y)
             elif Self.op == "lt":
                 return x.lt(y)
             elif Self.op == "le":
@@ -114,7 +115,7 @@ struct _Predicate[op: StaticString, dtype: DType](ElementFunction):
         elif Self.dtype.is_floating_point():
             var infinite = SIMD[Self.dtype, w](inf[Self.dtype]())
             comptime if Self.op == "isnan":
-                return a.ne(a)
+                return isnan(a)
             elif Self.op == "isinf":
                 return abs(a).eq(infinite)
             elif Self.op == "isposinf":

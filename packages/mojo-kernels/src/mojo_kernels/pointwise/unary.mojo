@@ -40,7 +40,7 @@ from mojo_kernels.trigonometry import (
     tan,
 )
 from std.math import ceil, copysign, floor, sqrt, trunc
-from std.utils.numerics import inf, nan
+from std.utils.numerics import inf, isnan, nan
 
 
 @inline(.always)
@@ -232,22 +232,25 @@ struct _NanToNum[dtype: DType](ElementFunction):
         result = a.eq(-infinite).select(
             Vector(self.for_negative_infinity), result
         )
-        return a.ne(a).select(Vector(self.for_nan), result)
+        return isnan(a).select(Vector(self.for_nan), result)
 
 
 def _nan_to_num[dtype: DType](call: KernelCall) raises:
     """The replacements, each an optional float, are by default 0, the largest and the lowest number.
     """
-    var position = 0
-    var values = SIMD[dtype, 4](
-        0, Scalar[dtype].MAX_FINITE, Scalar[dtype].MIN_FINITE, 0
-    )
-    for i in range(3):
-        if call.int_scalar(position) != 0:
-            values[i] = call.float_scalar(position + 1).cast[dtype]()
+    comptime if dtype.is_integral():
+        elementwise(call, _Unary["round", dtype]())
+    else:
+        var position = 0
+        var values = SIMD[dtype, 4](
+            0, Scalar[dtype].MAX_FINITE, Scalar[dtype].MIN_FINITE, 0
+        )
+        for i in range(3):
+            if call.int_scalar(position) != 0:
+                values[i] = call.float_scalar(position + 1).cast[dtype]()
+                position += 1
             position += 1
-        position += 1
-    elementwise(call, _NanToNum[dtype](values[0], values[1], values[2]))
+        elementwise(call, _NanToNum[dtype](values[0], values[1], values[2]))
 
 
 @fieldwise_init
