@@ -20,8 +20,8 @@ from mojo_kernels.attention.lanes import (
 )
 from mojo_kernels.attention.problem import Heads, Problem
 from mojo_kernels.math import exp
-from mojo_kernels.matmul.matrix import Matrix, accumulator
-from mojo_kernels.matmul.packed import allocate, ceil_div, release
+from mojo_kernels.matmul.matrix import Matrix, accumulator, ceil_div
+from mojo_kernels.matmul.packed import allocate, release
 
 
 def backward[dtype: DType](call: KernelCall) raises:

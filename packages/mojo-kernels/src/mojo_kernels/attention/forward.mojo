@@ -19,8 +19,8 @@ from mojo_kernels.attention.lanes import (
 )
 from mojo_kernels.attention.problem import Heads, Problem
 from mojo_kernels.math import exp, log
-from mojo_kernels.matmul.matrix import Matrix, accumulator
-from mojo_kernels.matmul.packed import allocate, ceil_div, release
+from mojo_kernels.matmul.matrix import Matrix, accumulator, ceil_div
+from mojo_kernels.matmul.packed import allocate, release
 
 comptime TASKS_PER_THREAD = 8
 """Tasks into which the work is cut, so that no thread waits long for another."""
@@ -243,8 +243,6 @@ def _attend_block[
         count,
         problem.value_depth,
     )
-    var result = unseen.select(
-        Block(inf[accumulate]()), maximum + log(total)
-    )
+    var result = unseen.select(Block(inf[accumulate]()), maximum + log(total))
     for i in range(count):
         logsumexp.unsafe_store(i * logsumexp_stride, result[i])

@@ -290,9 +290,7 @@ def keep_factors[
     comptime accumulate = accumulator[dtype]()
     comptime width = Lanes[dtype].WIDTH
     comptime queries = Lanes[dtype].QUERIES
-    var row = (
-        batch * problem.heads + head
-    ) * problem.queries + first_query
+    var row = (batch * problem.heads + head) * problem.queries + first_query
     for i in range(0, keys, 4):
         comptime for v in range(Lanes[dtype].VECTORS):
             var bits = philox[width](

@@ -4,8 +4,8 @@ from std.sys.info import CompilationTarget
 from std.sys.intrinsics import masked_load
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.matmul.matrix import Matrix, Update
-from mojo_kernels.matmul.packed import ceil_div, run
+from mojo_kernels.matmul.matrix import Matrix, Update, ceil_div
+from mojo_kernels.matmul.packed import run
 from mojo_kernels.matmul.tile import TileFormat
 
 comptime VECTORS = 4 if (

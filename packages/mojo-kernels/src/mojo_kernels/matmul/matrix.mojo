@@ -1,6 +1,23 @@
 """Strided matrices and what a product does with its result."""
 
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.sys.info import is_gpu
+
 from mojo_kernels.abi import Data
+
+
+@inline(.always)
+def ceil_div(a: Int, b: Int) -> Int:
+    """The quotient rounded up.
+
+    Args:
+        a: The dividend, not negative.
+        b: The divisor, positive.
+
+    Returns:
+        The smallest integer that is not below a / b.
+    """
+    return (a + b - 1) // b
 
 
 def accumulator[dtype: DType]() -> DType:
@@ -93,6 +110,8 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
     """A matrix that is added, stride 0 where broadcast; may be `out` itself."""
     var has_addend: Bool
     """False: there is none, whatever beta says (NaN times 0 is not added)."""
+    var constant: Scalar[Self.accumulate]
+    """What is added to every element on GPUs, where an addend in host memory cannot be read; 0 on CPUs."""
 
     @inline(.always)
     def block(self, i: Int, j: Int) -> Self:
@@ -111,6 +130,7 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
             self.beta,
             self.addend.block(i, j),
             self.has_addend,
+            self.constant,
         )
 
     @inline(.always)
@@ -126,6 +146,7 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
             self.beta,
             self.addend.transposed(),
             self.has_addend,
+            self.constant,
         )
 
     @inline(.always)
@@ -143,6 +164,8 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
                 self.beta
                 * self.addend.at(i, j).unsafe_load().cast[Self.accumulate]()
             )
+        comptime if is_gpu():
+            value += self.constant
         self.out.at(i, j).unsafe_store(value.cast[Self.dtype]())
 
     @inline(.always)
@@ -185,3 +208,88 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
                         ).cast[Self.accumulate]()
                     )
         self.out.at(i, j).unsafe_store[width=width](value.cast[Self.dtype]())
+
+
+@fieldwise_init
+struct Batch[dtype: DType, accumulate: DType](
+    DevicePassable, TrivialRegisterPassable
+):
+    """Products of matrices that lie at regular distances.
+
+    Parameters:
+        dtype: The element type.
+        accumulate: The type of the sums.
+    """
+
+    comptime device_type: AnyType = Self
+    """Kernels receive the struct as it is."""
+
+    var count: Int
+    """The number of products."""
+    var m: Int
+    """Rows of a and of the result."""
+    var n: Int
+    """Columns of b and of the result."""
+    var k: Int
+    """Columns of a and rows of b."""
+    var a: Matrix[Self.dtype]
+    """The first left operand."""
+    var b: Matrix[Self.dtype]
+    """The first right operand."""
+    var update: Update[Self.dtype, Self.accumulate]
+    """Where the first product goes."""
+    var a_step: Int
+    """Elements between left operands."""
+    var b_step: Int
+    """Elements between right operands."""
+    var out_step: Int
+    """Elements between results."""
+    var addend_step: Int
+    """Elements between addends."""
+
+    @staticmethod
+    def get_type_name() -> String:
+        """The name in messages.
+
+        Returns:
+            The struct's name.
+        """
+        return "Batch"
+
+    def _to_device_type(
+        self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]
+    ):
+        encoder.encode(self, target)
+
+    @inline(.always)
+    def product(self, index: Int) -> Self:
+        """One of the products, as a batch whose first it is.
+
+        Args:
+            index: Which, from 0.
+
+        Returns:
+            The same batch with the operands moved.
+        """
+        var moved = self
+        moved.a.data = self.a.data.unsafe_offset(index * self.a_step)
+        moved.b.data = self.b.data.unsafe_offset(index * self.b_step)
+        moved.update.out.data = self.update.out.data.unsafe_offset(
+            index * self.out_step
+        )
+        moved.update.addend.data = self.update.addend.data.unsafe_offset(
+            index * self.addend_step
+        )
+        return moved
+
+    @inline(.always)
+    def store(self, i: Int, j: Int, sum: Scalar[Self.accumulate]):
+        """Writes one element of the first result if it exists.
+
+        Args:
+            i: The row.
+            j: The column.
+            sum: The product's element.
+        """
+        if i < self.m and j < self.n:
+            self.update.store(i, j, sum)

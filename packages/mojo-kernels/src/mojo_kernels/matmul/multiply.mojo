@@ -4,10 +4,10 @@ from std.sys.info import has_accelerator
 
 from mojo_kernels.abi import KernelCall
 from mojo_kernels.matmul.direct import multiply_direct
-from mojo_kernels.matmul.matrix import Matrix, Update
+from mojo_kernels.matmul.gpu import multiply_batch_gpu
+from mojo_kernels.matmul.matrix import Batch, Matrix, Update, ceil_div
 from mojo_kernels.matmul.packed import (
     PARALLEL_WORK,
-    ceil_div,
     multiply_packed,
     run,
 )
@@ -104,71 +104,40 @@ def _multiply[
     )
 
 
-@fieldwise_init
-struct Batch[dtype: DType, accumulate: DType](TrivialRegisterPassable):
-    """Products of matrices that lie at regular distances.
-
-    Parameters:
-        dtype: The element type.
-        accumulate: The type of the sums.
-    """
-
-    var count: Int
-    """The number of products."""
-    var m: Int
-    """Rows of a and of the result."""
-    var n: Int
-    """Columns of b and of the result."""
-    var k: Int
-    """Columns of a and rows of b."""
-    var a: Matrix[Self.dtype]
-    """The first left operand."""
-    var b: Matrix[Self.dtype]
-    """The first right operand."""
-    var update: Update[Self.dtype, Self.accumulate]
-    """Where the first product goes."""
-    var a_step: Int
-    """Elements between left operands."""
-    var b_step: Int
-    """Elements between right operands."""
-    var out_step: Int
-    """Elements between results."""
-    var addend_step: Int
-    """Elements between addends."""
-
-
 def multiply_batch[
     dtype: DType
 ](call: KernelCall, batch: Batch[dtype, TileFormat[dtype].ACCUMULATE]) raises:
-    """Computes a batch of products on the CPU.
+    """Computes a batch of products.
 
     Parameters:
         dtype: The element type.
 
     Args:
-        call: Gives the threads.
+        call: Gives the threads or the stream.
         batch: The products.
 
     Raises:
         If there is no memory for a workspace.
     """
-    comptime accumulate = TileFormat[dtype].ACCUMULATE
+    comptime if has_accelerator():
+        multiply_batch_gpu[dtype](call, batch)
+    else:
+        _multiply_batch_cpu[dtype](call, batch)
+
+
+def _multiply_batch_cpu[
+    dtype: DType
+](call: KernelCall, batch: Batch[dtype, TileFormat[dtype].ACCUMULATE]) raises:
     var m = batch.m
     var n = batch.n
     var k = batch.k
 
     @inline(.always)
     def single(index: Int, parallel: Bool) raises {imm}:
-        var update = batch.update
-        update.out.data = update.out.data.unsafe_offset(index * batch.out_step)
-        update.addend.data = update.addend.data.unsafe_offset(
-            index * batch.addend_step
+        var product = batch.product(index)
+        multiply[dtype](
+            call, m, n, k, product.a, product.b, product.update, parallel
         )
-        var a = batch.a
-        a.data = a.data.unsafe_offset(index * batch.a_step)
-        var b = batch.b
-        b.data = b.data.unsafe_offset(index * batch.b_step)
-        multiply[dtype](call, m, n, k, a, b, update, parallel)
 
     var threads = Int(call.threads)
     if batch.count < threads and m * n * k >= PARALLEL_WORK:

@@ -10,7 +10,7 @@ from std.memory import stack_allocation
 from std.sys.info import size_of
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.matmul.matrix import Matrix, Update
+from mojo_kernels.matmul.matrix import Matrix, Update, ceil_div
 from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import TileFormat, multiply_tile
 
@@ -24,20 +24,6 @@ comptime OUTER = 4096
 """Rows and columns that are packed at a time, which bounds the workspace."""
 comptime PARALLEL_WORK = 1 << 20
 """Multiplications below which a product stays on the calling thread."""
-
-
-@inline(.always)
-def ceil_div(a: Int, b: Int) -> Int:
-    """The quotient rounded up.
-
-    Args:
-        a: The dividend, not negative.
-        b: The divisor, positive.
-
-    Returns:
-        The smallest integer that is not below a / b.
-    """
-    return (a + b - 1) // b
 
 
 def allocate[dtype: DType](count: Int) raises -> Data[dtype]:

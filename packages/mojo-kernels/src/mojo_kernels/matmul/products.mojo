@@ -4,9 +4,11 @@ Scalars beta and alpha are Numbers; beta 0 ignores the addend, NaN included.
 Half types are summed in float32 and rounded once.
 """
 
+from std.sys.info import has_accelerator
+
 from mojo_kernels.abi import KernelCall, Tensor
-from mojo_kernels.matmul.matrix import Matrix, Update
-from mojo_kernels.matmul.multiply import Batch, multiply_batch
+from mojo_kernels.matmul.matrix import Batch, Matrix, Update
+from mojo_kernels.matmul.multiply import multiply_batch
 from mojo_kernels.matmul.tile import TileFormat
 
 
@@ -32,6 +34,21 @@ def _batch_stride(tensor: Tensor) -> Int:
     return tensor.stride(0) if tensor.ndim == 3 else 0
 
 
+@inline(.always)
+def _host_value[
+    dtype: DType
+](addend: Tensor, beta: Scalar[TileFormat[dtype].ACCUMULATE]) -> Scalar[
+    TileFormat[dtype].ACCUMULATE
+]:
+    """The scaled value of an addend that is one element in host memory."""
+    return (
+        beta
+        * addend.pointer[dtype]()
+        .unsafe_load()
+        .cast[TileFormat[dtype].ACCUMULATE]()
+    )
+
+
 def _product[
     dtype: DType
 ](
@@ -47,6 +64,12 @@ def _product[
     comptime accumulate = TileFormat[dtype].ACCUMULATE
     var out = call.tensor(0)
     var addend = call.tensor(1) if has_addend else out
+    var constant = Scalar[accumulate](0)
+    var reads_addend = has_addend
+    comptime if has_accelerator():
+        if has_addend and addend.is_host_scalar():
+            constant = _host_value[dtype](addend, beta)
+            reads_addend = False
     multiply_batch[dtype](
         call,
         Batch[dtype, accumulate](
@@ -65,7 +88,8 @@ def _product[
                     _stride(addend, 2),
                     _stride(addend, 1),
                 ),
-                has_addend,
+                reads_addend,
+                constant,
             ),
             _batch_stride(a),
             _batch_stride(b),
@@ -140,6 +164,12 @@ def addmv[dtype: DType](call: KernelCall) raises:
     var mat = call.tensor(2)
     var vec = call.tensor(3)
     var beta = call.number[accumulate](0)
+    var constant = Scalar[accumulate](0)
+    var reads_addend = beta != 0
+    comptime if has_accelerator():
+        if reads_addend and addend.is_host_scalar():
+            constant = _host_value[dtype](addend, beta)
+            reads_addend = False
     multiply_batch[dtype](
         call,
         Batch[dtype, accumulate](
@@ -154,7 +184,8 @@ def addmv[dtype: DType](call: KernelCall) raises:
                 call.number[accumulate](2),
                 beta,
                 Matrix[dtype](addend.pointer[dtype](), _stride(addend, 1), 0),
-                beta != 0,
+                reads_addend,
+                constant,
             ),
             0,
             0,
@@ -193,7 +224,7 @@ def dot[dtype: DType](call: KernelCall) raises:
             k,
             Matrix[dtype](a.pointer[dtype](), 0, a.stride(0)),
             Matrix[dtype](b.pointer[dtype](), b.stride(0), 0),
-            Update[dtype, accumulate](one, 1, 0, one, False),
+            Update[dtype, accumulate](one, 1, 0, one, False, 0),
             0,
             0,
             0,
