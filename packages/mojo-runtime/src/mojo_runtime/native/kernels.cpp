@@ -299,10 +299,7 @@ int32_t mojo_next_requests(int32_t timeout_milliseconds, MojoSlot** slots, int32
   std::unique_lock lock(all.requests_mutex);
   all.requested.wait_for(lock, std::chrono::milliseconds(timeout_milliseconds),
                          [&] { return all.interrupted || !all.requests.empty(); });
-  if (all.interrupted) {
-    all.interrupted = false;
-    return 0;
-  }
+  all.interrupted = false;
   int32_t count = 0;
   while (count < capacity && !all.requests.empty()) {
     slots[count++] = all.requests.front();

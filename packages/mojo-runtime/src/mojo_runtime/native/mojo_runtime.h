@@ -138,7 +138,7 @@ MOJO_API void mojo_index_clear(void);
 MOJO_API int64_t mojo_index_size(void);
 /* Waits up to timeout for requested slots that the index does not have; writes them to `slots`, returns how many. */
 MOJO_API int32_t mojo_next_requests(int32_t timeout_milliseconds, MojoSlot** slots, int32_t capacity);
-MOJO_API void mojo_interrupt_requests(void); /* makes a waiting mojo_next_requests return 0 */
+MOJO_API void mojo_interrupt_requests(void); /* makes mojo_next_requests return at once */
 MOJO_API int32_t mojo_slot_load(MojoSlot* slot, const char* library, const char* symbol);
 MOJO_API void mojo_slot_fail(MojoSlot* slot, int32_t status, const char* message);
 /* Back to EMPTY, e.g. after a failed build was mended. */

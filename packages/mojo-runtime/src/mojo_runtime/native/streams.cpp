@@ -5,12 +5,14 @@
 #include <cstdlib>
 #include <thread>
 
+#include "thread_pool.h"
+
 namespace mojo {
 
 namespace {
 
-constexpr size_t kRecordBytes = 1024;  // holds nearly every launch
-constexpr size_t kMaximumUnusedRecords = 1024;
+constexpr size_t kRecordBytes = 512;  // holds a launch with four tensors of five dimensions
+constexpr size_t kMaximumUnusedRecords = 8192;
 constexpr int kQueueSpinMicroseconds = 20;           // before a worker or a waiting host thread sleeps
 constexpr std::chrono::seconds kWorkerIdleTime{10};  // then an idle worker ends; the next record starts another
 
@@ -113,11 +115,16 @@ int32_t Marker::elapsed(Marker& end, double* milliseconds) {
 // ---- Stream
 
 Record* Stream::take_record(size_t bytes) {
-  if (unused_ != nullptr && bytes <= kRecordBytes) {
-    Record* record = unused_;
-    unused_ = record->next;
-    unused_count_--;
-    return record;
+  if (bytes <= kRecordBytes) {
+    if (unused_ == nullptr) {
+      returned_count_.store(0, std::memory_order_relaxed);
+      unused_ = returned_.exchange(nullptr, std::memory_order_acquire);
+    }
+    if (unused_ != nullptr) {
+      Record* record = unused_;
+      unused_ = record->next;
+      return record;
+    }
   }
   size_t capacity = std::max(bytes, kRecordBytes);
   auto* record = static_cast<Record*>(std::malloc(capacity));
@@ -126,67 +133,69 @@ Record* Stream::take_record(size_t bytes) {
   return record;
 }
 
-void Stream::give_back(Record* records) {
-  while (records != nullptr) {
-    Record* next = records->next;
-    if (records->capacity == kRecordBytes && unused_count_ < kMaximumUnusedRecords) {
-      records->next = unused_;
-      unused_ = records;
-      unused_count_++;
-    } else {
-      std::free(records);
-    }
-    records = next;
+void Stream::give_back(Record* record) {
+  if (record->capacity != kRecordBytes ||
+      returned_count_.fetch_add(1, std::memory_order_relaxed) >= kMaximumUnusedRecords) {
+    std::free(record);
+    return;
+  }
+  record->next = returned_.load(std::memory_order_relaxed);
+  while (!returned_.compare_exchange_weak(record->next, record, std::memory_order_release, std::memory_order_relaxed)) {
   }
 }
 
 void Stream::append(Record* record) {
-  record->next = nullptr;
+  // Before the record can be seen, so that the worker never finishes more than was queued.
   queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  if (head_.load(std::memory_order_relaxed) == nullptr)
-    head_.store(record, std::memory_order_release);
-  else
-    tail_->next = record;
-  tail_ = record;
+  record->next = newest_.load(std::memory_order_relaxed);
+  while (!newest_.compare_exchange_weak(record->next, record, std::memory_order_release, std::memory_order_relaxed)) {
+  }
   if (!has_worker_) {
     has_worker_ = true;
     std::thread([this] { work(); }).detach();
   } else if (worker_sleeps_) {
+    worker_sleeps_ = false;  // waking takes a system call, and one is enough until it runs
     work_.notify_one();
   }
 }
 
-void Stream::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    if (head_.load(std::memory_order_relaxed) == nullptr) {
-      lock.unlock();
-      auto has_records = [this] { return head_.load(std::memory_order_acquire) != nullptr; };
-      spin(has_records, kQueueSpinMicroseconds);
-      lock.lock();
-      worker_sleeps_ = true;
-      bool found = work_.wait_for(lock, kWorkerIdleTime, has_records);
-      worker_sleeps_ = false;
-      if (!found) {
-        has_worker_ = false;
-        return;
-      }
+Record* Stream::next_records() {
+  auto found = [this] { return newest_.load(std::memory_order_acquire) != nullptr; };
+  if (!spin(found, kQueueSpinMicroseconds)) {
+    std::unique_lock lock(mutex_);
+    worker_sleeps_ = true;
+    bool woken = work_.wait_for(lock, kWorkerIdleTime, found);
+    worker_sleeps_ = false;
+    if (!woken) {
+      has_worker_ = false;
+      return nullptr;
     }
-    Record* records = head_.load(std::memory_order_relaxed);
-    head_.store(nullptr, std::memory_order_relaxed);
-    lock.unlock();
-    for (Record* record = records; record != nullptr; record = record->next) {
+  }
+  Record *oldest = nullptr, *newest = newest_.exchange(nullptr, std::memory_order_acquire);
+  while (newest != nullptr) {
+    Record* next = newest->next;
+    newest->next = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  return oldest;
+}
+
+void Stream::work() {
+  while (Record* record = next_records()) {
+    while (record != nullptr) {
       int32_t status = record->run(record, *this);
       if (on_gpu()) enqueued();
       if (status != MOJO_OK) remember_failure(status, mojo_last_error());
+      Record* next = record->next;
+      give_back(record);
+      record = next;
       finished_.store(finished_.load(std::memory_order_relaxed) + 1);  // sequentially consistent with waiting_
       if (waiting_.load() > 0) {
         std::lock_guard guard(mutex_);
         progress_.notify_all();
       }
     }
-    lock.lock();
-    give_back(records);
   }
 }
 

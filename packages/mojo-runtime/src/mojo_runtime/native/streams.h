@@ -49,22 +49,6 @@ class Marker {
   void* driver_event_ = nullptr;
 };
 
-// Held for some ten nanoseconds at a time, so that a thread that finds it taken tries again before it sleeps.
-class QueueMutex {
- public:
-  void lock() {
-    for (int i = 0; i < 200; i++) {
-      if (mutex_.try_lock()) return;
-      pause_briefly();
-    }
-    mutex_.lock();
-  }
-  void unlock() { mutex_.unlock(); }
-
- private:
-  std::mutex mutex_;
-};
-
 class Stream {
  public:
   Stream(Device& device, int64_t id, void* context)
@@ -110,24 +94,26 @@ class Stream {
 
  private:
   Record* take_record(size_t bytes);
-  void give_back(Record* records);
+  void give_back(Record* record);
   void append(Record* record);
+  Record* next_records();
   void work();
   int32_t take_failure();
 
-  // Written by who queues, under the mutex.
-  alignas(64) QueueMutex mutex_;
+  // Who queues holds the mutex; the worker takes it only to sleep, and gets the records by exchanging the list.
+  alignas(64) std::mutex mutex_;
   std::atomic<int64_t> queued_{0};
-  std::atomic<Record*> head_{nullptr};
-  Record* tail_ = nullptr;
   Record* unused_ = nullptr;  // records to use again
-  size_t unused_count_ = 0;
   bool has_worker_ = false;
   bool worker_sleeps_ = false;
   int32_t failure_status_ = MOJO_OK;  // the first failure since the last synchronization
   std::string failure_message_;
-  std::condition_variable_any work_;
-  std::condition_variable_any progress_;
+  std::condition_variable work_;
+  std::condition_variable progress_;
+  // Written by both sides.
+  alignas(64) std::atomic<Record*> newest_{nullptr};    // records to run, the last one first
+  alignas(64) std::atomic<Record*> returned_{nullptr};  // records that have run
+  std::atomic<size_t> returned_count_{0};
   // Written by the worker.
   alignas(64) std::atomic<int64_t> finished_{0};
   std::atomic<bool> failed_{false};
