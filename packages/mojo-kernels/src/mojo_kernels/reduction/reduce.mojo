@@ -2,8 +2,9 @@
 
 from std.sys.info import has_accelerator
 
-from mojo_kernels.abi import KernelCall
+from mojo_kernels.abi import KernelCall, Tensor
 from mojo_kernels.reduction.cpu import CpuReduction
+from mojo_kernels.reduction.gpu import reduce_on_gpu
 from mojo_kernels.reduction.plan import (
     ReductionPlan,
     reduced_dimensions,
@@ -69,20 +70,59 @@ def reduce[
     elif has_moments[op]():
         if call.int_scalar(cursor) != 0:
             argument = call.float_scalar(cursor + 2)
-    var plan = ReductionPlan(
+    reduce_tensor[op, dtype, out, second](
+        call,
         input,
         call.tensor(0),
         call.tensor(outputs - 1),
         reduced,
-        has_positions[op](),
+        argument,
+    )
+
+
+def reduce_tensor[
+    op: StaticString, dtype: DType, out: DType, second: DType = out
+](
+    call: KernelCall,
+    input: Tensor,
+    output: Tensor,
+    second_output: Tensor,
+    dimensions: UInt64,
+    argument: Float64,
+) raises:
+    """Reduces one tensor, as a step of another kernel.
+
+    Parameters:
+        op: The reduction, see reducer.mojo.
+        dtype: The input's element type.
+        out: The first output's element type.
+        second: The second output's element type.
+
+    Args:
+        call: The call, for its threads or device.
+        input: What is reduced.
+        output: The result.
+        second_output: The second result, or the first again.
+        dimensions: Bit d is set where dimension d is reduced.
+        argument: The order of a norm, or the correction of a variance.
+    """
+    var plan = ReductionPlan(
+        input, output, second_output, dimensions, has_positions[op]()
     )
     comptime if has_accelerator():
-        pass
+        reduce_on_gpu[op, dtype, out, second](
+            call,
+            Reducer[op, dtype, out](argument),
+            plan,
+            input.pointer[Storage[dtype]](),
+            output.pointer[Storage[out]](),
+            second_output.pointer[Storage[second]](),
+        )
     else:
         CpuReduction[op, dtype, out, second](
             Reducer[op, dtype, out](argument),
             plan^,
             input.pointer[Storage[dtype]](),
-            call.tensor(0).pointer[Storage[out]](),
-            call.tensor(outputs - 1).pointer[Storage[second]](),
+            output.pointer[Storage[out]](),
+            second_output.pointer[Storage[second]](),
         ).execute(call)

@@ -107,13 +107,13 @@ def _extremum(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 @op("aten::max")
-def max(self: torch.Tensor) -> torch.Tensor:
+def max_of_all(self: torch.Tensor) -> torch.Tensor:
     """Maximum of all elements."""
     return _extremum("max", self)
 
 
 @op("aten::min")
-def min(self: torch.Tensor) -> torch.Tensor:
+def min_of_all(self: torch.Tensor) -> torch.Tensor:
     """Minimum of all elements."""
     return _extremum("min", self)
 

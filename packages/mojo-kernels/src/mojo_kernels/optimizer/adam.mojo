@@ -1,0 +1,155 @@
+"""Adam and AdamW over lists of tensors.
+
+Kingma and Ba, "Adam: a method for stochastic optimization" (2015); Loshchilov and Hutter, "Decoupled weight decay
+regularization" (2019); amsgrad: Reddi et al., "On the convergence of Adam and beyond" (2018).
+"""
+
+from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.math import compute_type, pow
+from mojo_kernels.optimizer.lists import (
+    ListUpdate,
+    OptionalNumber,
+    Prepared,
+    TensorLists,
+    update_lists,
+)
+from std.math import sqrt
+from std.utils.static_tuple import StaticTuple
+
+
+@fieldwise_init
+struct _Adam[decoupled: Bool, type: DType](ListUpdate):
+    """Lists: parameters, gradients, averages, averages of squares, their maxima (amsgrad only).
+    """
+
+    comptime dtype = Self.type
+    comptime lists = 5
+    comptime compute = compute_type[Self.type]()
+
+    var learning_rate: Float64
+    var learning_rate_tensor: OptionalNumber
+    var beta1: Float64
+    var beta2: Float64
+    var weight_decay: Float64
+    var eps: Float64
+    var gradient_scale: OptionalNumber
+    var amsgrad: Int32
+    var maximize: Int32
+
+    @inline(.always)
+    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
+        """The learning rate and the step; the step size and the root of the second bias correction.
+        """
+        var rate = self._rate()
+        var step = number.load().cast[DType.float64]()
+        return Prepared(
+            rate / (1 - pow(self.beta1, step)),
+            sqrt(1 - pow(self.beta2, step)),
+        )
+
+    @inline(.always)
+    def _rate(self) -> Float64:
+        if self.learning_rate_tensor.is_given():
+            return self.learning_rate_tensor.load().cast[DType.float64]()
+        return self.learning_rate
+
+    @inline(.always)
+    def apply[
+        w: Int
+    ](self, at: StaticTuple[Data[Self.dtype], 5], prepared: Prepared,):
+        comptime compute = Self.compute
+        var parameter = at[0].unsafe_load[width=w](0).cast[compute]()
+        var gradient = at[1].unsafe_load[width=w](0).cast[compute]()
+        var average = at[2].unsafe_load[width=w](0).cast[compute]()
+        var square = at[3].unsafe_load[width=w](0).cast[compute]()
+        if self.gradient_scale.is_given():
+            gradient /= self.gradient_scale.load().cast[compute]()
+            at[1].unsafe_store(0, gradient.cast[Self.dtype]())
+        if self.maximize != 0:
+            gradient = -gradient
+        if self.weight_decay != 0:
+            comptime if Self.decoupled:
+                parameter *= (1 - self._rate() * self.weight_decay).cast[
+                    compute
+                ]()
+            else:
+                gradient += parameter * self.weight_decay.cast[compute]()
+        average += (gradient - average) * (1 - self.beta1).cast[compute]()
+        square = (
+            square * self.beta2.cast[compute]()
+            + gradient * gradient * (1 - self.beta2).cast[compute]()
+        )
+        at[2].unsafe_store(0, average.cast[Self.dtype]())
+        at[3].unsafe_store(0, square.cast[Self.dtype]())
+        if self.amsgrad != 0:
+            square = max(square, at[4].unsafe_load[width=w](0).cast[compute]())
+            at[4].unsafe_store(0, square.cast[Self.dtype]())
+        var denominator = (
+            sqrt(square) / prepared[1].cast[compute]()
+            + self.eps.cast[compute]()
+        )
+        parameter -= average * prepared[0].cast[compute]() / denominator
+        at[0].unsafe_store(0, parameter.cast[Self.dtype]())
+
+
+def adam[
+    op: StaticString, dtype: DType, learning_rate: StaticString = "number"
+](call: KernelCall) raises:
+    """One step of Adam or AdamW.
+
+    Tensors: n parameters, n gradients, n averages of gradients, n averages of their squares, n maxima of those or none,
+    n steps (float32, one element, counted from 1); the learning rate (float32, one element) if it is a tensor; then, each
+    optional, the scale that gradients are divided by and the flag that skips the step (float32, one element).
+    Corresponding tensors have the same sizes, and one dtype but for the steps.
+
+    Scalars: n, the number of maxima; the learning rate if it is a number; beta1, beta2, the weight decay, epsilon, whether
+    the maxima are used, whether to maximize.
+
+    Parameters:
+        op: "adam" or "adamw".
+        dtype: The element type, floating.
+        learning_rate: "number" or "tensor".
+
+    Args:
+        call: The call.
+
+    Raises:
+        NotImplementedError: Dtypes differ, or on GPUs corresponding tensors differ in strides.
+    """
+    var n = call.int_scalar(0)
+    var maxima = call.int_scalar(1)
+    var steps = 4 * n + maxima
+    var companions = steps + n
+    var cursor = 2
+    var rate = Float64(0)
+    var rate_tensor = OptionalNumber(UInt64(0))
+    comptime if learning_rate == "tensor":
+        rate_tensor = OptionalNumber(call.tensor(companions))
+        companions += 1
+    else:
+        rate = call.float_scalar(cursor)
+        cursor += 1
+    update_lists(
+        call,
+        _Adam[op == "adamw", dtype](
+            rate,
+            rate_tensor,
+            call.float_scalar(cursor),
+            call.float_scalar(cursor + 1),
+            call.float_scalar(cursor + 2),
+            call.float_scalar(cursor + 3),
+            OptionalNumber(call.tensor(companions)),
+            Int32(call.int_scalar(cursor + 4)),
+            Int32(call.int_scalar(cursor + 5)),
+        ),
+        TensorLists[5](
+            n,
+            StaticTuple[Int, 5](
+                0, n, 2 * n, 3 * n, 4 * n if maxima > 0 else -1
+            ),
+            steps,
+            -1,
+            0,
+        ),
+        OptionalNumber(call.tensor(companions + 1)),
+    )
