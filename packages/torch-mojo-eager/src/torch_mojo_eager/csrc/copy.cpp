@@ -10,6 +10,8 @@ namespace torch_mojo {
 namespace {
 
 constexpr uint64_t kAnyDtype = ~uint64_t{0};
+// Integers, floating types and bool; the codes are torch.ScalarType's.
+constexpr uint64_t kRealDtypes = 0b1000'1000'1111'1111;
 
 KernelFamily& copy_family() {
   static KernelFamily family("mojo_kernels.copy:copy[dtype={0}]", {kAnyDtype});
@@ -17,12 +19,12 @@ KernelFamily& copy_family() {
 }
 
 KernelFamily& cast_family() {
-  static KernelFamily family("mojo_kernels.copy:cast[destination={0},source={1}]", {kAnyDtype, kAnyDtype});
+  static KernelFamily family("mojo_kernels.copy:cast[destination={0},source={1}]", {kRealDtypes, kRealDtypes});
   return family;
 }
 
 KernelFamily& fill_family() {
-  static KernelFamily family("mojo_kernels.fill:fill[dtype={0}]", {kAnyDtype});
+  static KernelFamily family("mojo_kernels.fill:fill[dtype={0}]", {kRealDtypes});
   return family;
 }
 
@@ -85,6 +87,8 @@ void copy_on_device(const at::Tensor& destination, const at::Tensor& source) {
     slot = copy_family().slot(bits_of(destination.itemsize()));
   } else {
     const at::ScalarType dtypes[] = {destination.scalar_type(), source.scalar_type()};
+    if (!cast_family().supports(dtypes[0], 0) || !cast_family().supports(dtypes[1], 1))
+      throw_dtype_not_implemented("copy_", dtypes, 2);
     slot = cast_family().slot(dtypes, 2);
   }
   call.launch(slot, device, "copy_");
@@ -176,6 +180,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) return self;
+  const at::ScalarType dtype = self.scalar_type();
+  if (C10_UNLIKELY(!fill_family().supports(dtype))) throw_dtype_not_implemented("fill_", &dtype, 1);
   const auto device = self.device().index();
   CallBuilder call;
   if (self.is_contiguous()) {
@@ -186,14 +192,14 @@ at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
     view.ndim = 1;
     call.add(view);
     call.number(value);
-    call.launch(fill_family().slot(self.scalar_type()), device, "fill_");
+    call.launch(fill_family().slot(dtype), device, "fill_");
     return self;
   }
   at::TensorIterator iterator = at::TensorIterator::nullary_op(self);
   const IteratorLayout layout(iterator);
   call.add(layout.view(iterator, 0));
   call.number(value);
-  call.launch(fill_family().slot(self.scalar_type()), device, "fill_");
+  call.launch(fill_family().slot(dtype), device, "fill_");
   return self;
 }
 

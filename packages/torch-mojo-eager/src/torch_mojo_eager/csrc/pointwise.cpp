@@ -124,13 +124,12 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
     for (size_t i = 0; i < count; i++) config.add_const_input(inputs[i]);
     switch (row.promotion) {
       case Promotion::kFloat:
-        config.promote_integer_inputs_to_float(true);
-        [[fallthrough]];
       case Promotion::kCommon:
       case Promotion::kCondition:
         config.promote_inputs_to_common_dtype(true)
             .cast_common_dtype_to_outputs(true)
-            .enforce_safe_casting_to_output(true);
+            .enforce_safe_casting_to_output(true)
+            .promote_integer_inputs_to_float(row.promotion == Promotion::kFloat);
         break;
       case Promotion::kBool:
         config.promote_inputs_to_common_dtype(true);

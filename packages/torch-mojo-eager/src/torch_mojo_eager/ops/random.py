@@ -75,7 +75,14 @@ def _flat(dense: Tensor) -> Tensor:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() or torch._C._is_non_overlapping_and_dense(tensor)  # type: ignore[attr-defined]
+    """Whether the elements fill a range of memory, each once, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _fill(
@@ -184,7 +191,8 @@ def random_from(
     if start < least and not self.dtype.is_floating_point:
         raise RuntimeError(f"from is out of bounds for {str(self.dtype).removeprefix('torch.')}")
     count = end - start
-    return _integers(self, start, count, generator, wide=count >= 2**28)
+    # The whole range is the drawn word itself.
+    return _integers(self, 0 if count == 2**64 else start, count, generator, wide=count >= 2**28)
 
 
 @op("aten::random_.to")
