@@ -58,9 +58,10 @@ def stand_ins() -> Iterator[StandIns]:
         include_directories=[native_build.include_directory()],
     )
     stand_ins = StandIns(library)
-    next_requests = NativeCore.next_requests
+    next_requests, in_place = NativeCore.next_requests, threading.Event()
 
     def filtered(core: NativeCore, timeout_milliseconds: int) -> Sequence[tuple[int, str]]:
+        in_place.set()
         requests = next_requests(core, timeout_milliseconds)
         with stand_ins.requested:
             stand_ins.requests += [key for _, key in requests if key.startswith(_PREFIX)]
@@ -70,6 +71,7 @@ def stand_ins() -> Iterator[StandIns]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NativeCore, "next_requests", filtered)
         _native.library().mojo_interrupt_requests()  # ends the service's wait in the original function
+        assert in_place.wait(60)
         yield stand_ins
 
 
