@@ -14,13 +14,13 @@ import torch
 from gpu_check.calls import DTYPES, functional_name
 from gpu_check.cases import cases
 from gpu_check.samples import capture
+from gpu_check.selection import distinct_rows
 from gpu_check.simulate import KernelRunner
 from mojo_runtime.service import CompileService
 from mojo_runtime.target import Target
-from torch_mojo_eager.ops import registry, specs
 from torch_mojo_eager.ops.table import Pointwise
 
-ROWS = {row.name: row for row in registry.rows()}
+ROWS = {row.name: row for row in distinct_rows()}
 TARGET = "sm_80"
 
 
@@ -29,12 +29,20 @@ def captured():
     return capture(frozenset(functional_name(row) for row in ROWS.values()))
 
 
+@functools.cache
+def cases_of(name, dtype):
+    return list(cases(ROWS[name], dtype, captured()))
+
+
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory, pytestconfig):
-    """Runs kernel calls; kernels compile in the background in the order of the tests."""
-    folder = pytestconfig.cache.mkdir("gpu-kernels")
-    service = CompileService(Target.parse(TARGET), folder)
-    service.request([kernel.key for kernel in specs.kernels() if kernel.row is not None])
+def runner(request, pytestconfig):
+    """Runs kernel calls; the kernels of the selected tests compile in the background, in the order of the tests."""
+    selected = [
+        item.callspec.params for item in request.session.items if getattr(item, "originalname", "") == "test_row"
+    ]
+    keys = [case.call.key for params in selected for case in cases_of(params["name"], params["dtype"])]
+    service = CompileService(Target.parse(TARGET), pytestconfig.cache.mkdir("gpu-kernels"))
+    service.request(list(dict.fromkeys(keys)))
 
     def find(key):
         ((_, entry),) = service.compile(key).items()
@@ -46,23 +54,18 @@ def runner(tmp_path_factory, pytestconfig):
     service.close()
 
 
-def parameters():
-    for name, row in ROWS.items():
-        for dtype in row.dtypes:
-            yield pytest.param(row, DTYPES[dtype], id=f"{name}-{dtype}")
+ROW_DTYPES = [
+    pytest.param(name, DTYPES[dtype], id=f"{name}-{dtype}") for name, row in ROWS.items() for dtype in row.dtypes
+]
 
 
-@pytest.mark.parametrize(("row", "dtype"), parameters())
-def test_row(runner, row, dtype):
-    count = 0
-    for case in cases(row, dtype, captured()):
+@pytest.mark.parametrize(("name", "dtype"), ROW_DTYPES)
+def test_row(runner, name, dtype):
+    row = ROWS[name]
+    tolerance = {}
+    if isinstance(row, Pointwise) and dtype == torch.float32:
+        tolerance = dict(zip(("rtol", "atol"), row.tolerance, strict=True))
+    for case in cases_of(name, dtype):
         runner.run(case.call)
-        for output, expected in zip(case.outputs, case.expected, strict=True):
-            tolerance = {}
-            if isinstance(row, Pointwise) and dtype == torch.float32:
-                tolerance = dict(zip(("rtol", "atol"), row.tolerance, strict=True))
-            torch.testing.assert_close(
-                output, expected, equal_nan=True, **tolerance, msg=lambda m, case=case: f"{case.name}: {m}"
-            )
-        count += 1
-    assert count, f"no sample calls {functional_name(row)}: add one to gpu_check.cases.MADE"
+        case.compare(**tolerance)
+    assert cases_of(name, dtype), f"no sample calls {functional_name(row)}: add one to gpu_check.cases.MADE"

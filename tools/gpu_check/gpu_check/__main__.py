@@ -28,11 +28,10 @@ def main() -> int:
     for result in results:
         for key, message in result.failures.items():
             print(f"\n{result.target}: {key}\n{message}")
-    print(f"\n{'target':10} {'kernels':>8} {'functions':>10} {'failed':>7} {'compiler seconds':>17}")
+    print(f"\n{'target':10} {'kernels':>9} {'functions':>9} {'failed':>9} {'seconds':>9}")
     for result in results:
-        print(
-            f"{result.target:10} {result.kernels:8} {result.functions:10} {len(result.failures):7} {result.seconds:17.0f}"
-        )
+        numbers = (result.kernels, result.functions, len(result.failures), round(result.seconds))
+        print(f"{result.target:10}", *(f"{number:9}" for number in numbers))
     print(f"{time.monotonic() - started:.0f} s")
     return int(any(result.failures for result in results))
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from gpu_check.samples import Sample, overload
+from gpu_check.samples import Sample, overload, written_arguments
 from torch_mojo_eager.ops import registry
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
@@ -20,10 +21,18 @@ HOST_SCALAR, ABSENT = 1, 2
 
 @dataclasses.dataclass
 class Operand:
-    """A tensor of a kernel call; None where it is optional and not given."""
+    """A tensor of a kernel call.
+
+    Attributes:
+        tensor: None where it is optional and not given.
+        is_output: The kernel writes it.
+        holds_values: The kernel may read it: every input, and outputs that are updated in place.
+        is_host_scalar: It is passed with the flag HOST_SCALAR.
+    """
 
     tensor: torch.Tensor | None
     is_output: bool = False
+    holds_values: bool = True
     is_host_scalar: bool = False
 
 
@@ -67,6 +76,8 @@ def encode(value: Any, schema_type: str) -> list[int]:
         return [_float_word(float(value))]
     if isinstance(value, torch.dtype):
         return [CODES[value]]
+    if isinstance(value, str):
+        return [int.from_bytes(value.encode()[:8], "little", signed=True)]
     return [int(value)]
 
 
@@ -85,26 +96,33 @@ def _key(row: Row, dtypes: Sequence[torch.dtype]) -> str:
     return template
 
 
-def native_call(row: Native, sample: Sample, outputs: Sequence[torch.Tensor]) -> KernelCall:
+def native_call(row: Native, sample: Sample, outputs: Sequence[Any]) -> KernelCall:
     """The kernel call of a row.
 
     Args:
         row: The row.
         sample: The arguments.
-        outputs: What the op returns, in the schema's order.
+        outputs: What the op writes, in the schema's order: tensors and lists of them. Those that are updated in place
+            are given their values here.
 
     Raises:
         NotCallable: There is no kernel for the dtypes.
     """
     schema = overload(row.name)._schema
-    written = [argument.name for argument in schema.arguments if argument.is_out]
+    written = written_arguments(overload(row.name))
     if not written:  # a functional overload: the row names its outputs itself
-        written = [name for name in row.tensors if name not in sample.arguments][: len(outputs)]
+        written = [name for name in row.tensors if name not in sample.arguments]
+    updated = [name for name in written if name in sample.arguments and sample.arguments[name] is not None]
     values = sample.arguments | dict(zip(written, outputs, strict=True))
+    for name in updated:
+        for output, value in zip(tree_leaves(values[name]), tree_leaves(sample.arguments[name]), strict=True):
+            output.copy_(value)
     operands = []
-    for name in row.tensors:
+    for i, name in enumerate(row.tensors):
         tensors = values[name] if isinstance(values[name], (list, tuple)) else [values[name]]
-        operands += [Operand(tensor, is_output=name in written) for tensor in tensors]
+        is_output = name in written and name not in row.tensors[:i]
+        holds_values = not is_output or name in updated
+        operands += [Operand(tensor, is_output, holds_values) for tensor in tensors]
     scalars: list[int] = []
     types = {argument.name: str(argument.type) for argument in schema.arguments}
     for name in row.scalars:
@@ -153,7 +171,7 @@ def pointwise_call(
             for known, step in zip(strides, steps, strict=True):
                 known.append(step)
     views = [v.as_strided(sizes, s, v.storage_offset()) for v, s in zip(views, strides, strict=True)]
-    operands = [Operand(views[0], is_output=True)]
+    operands = [Operand(views[0], is_output=True, holds_values=False)]
     for view, operand in zip(views[1:], inputs, strict=True):
         tensor = operand.tensor if operand.is_host_scalar else view
         operands.append(Operand(tensor, is_host_scalar=operand.is_host_scalar))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gpu_check import samples
 from gpu_check.calls import KernelCall, NotCallable, Operand, functional_name, native_call, pointwise_call
+from gpu_check.made import Maker, made_samples
 from gpu_check.samples import LAYOUTS, Sample
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
@@ -18,25 +21,56 @@ ODD_SIZE = 1037
 """Elements of the long case: several blocks of vectors, and a tail."""
 
 
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
 @dataclasses.dataclass
 class Case:
-    """A kernel call, what its outputs are to be, and what it is about."""
+    """A kernel call, and what its outputs are to be.
+
+    Attributes:
+        name: What is special about it.
+        call: The call, whose outputs are still to be written.
+        outputs: Its outputs, in their own shapes.
+        expected: What torch computes; for half types also what it computes in float32, rounded once.
+    """
 
     name: str
     call: KernelCall
-    outputs: Sequence[torch.Tensor]
-    expected: Sequence[torch.Tensor]
+    outputs: list[Any]
+    expected: list[list[Any]]
+
+    def compare(self, rtol: float | None = None, atol: float | None = None) -> None:
+        """Compares the outputs with what was expected.
+
+        Args:
+            rtol: Relative tolerance; torch's default for the dtype where not given.
+            atol: Absolute tolerance, given together with `rtol`.
+
+        Raises:
+            AssertionError: They differ from every expectation.
+        """
+        problems = []
+        for expected in self.expected:
+            try:
+                for output, wanted in zip(tree_leaves(self.outputs), tree_leaves(expected), strict=True):
+                    torch.testing.assert_close(output, wanted, equal_nan=True, rtol=rtol, atol=atol)
+                return
+            except AssertionError as problem:
+                problems.append(str(problem))
+        shapes = ", ".join(str(tuple(o.tensor.shape)) for o in self.call.operands if o.tensor is not None)
+        raise AssertionError(f"{self.call.key}, {self.name}, operands {shapes}: {problems[0]}")
 
 
-def reference(sample: Sample) -> tuple[torch.Tensor, ...] | None:
-    """What torch computes on the CPU; in float32 where it has no kernel for a half type; None where it refuses."""
-    try:
-        return sample.run()
-    except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError) as error:
-        if "not implemented for" not in str(error) or sample.dtype not in (torch.float16, torch.bfloat16):
-            return None
-    results = reference(sample.to(torch.float32))
-    return results and tuple(x.to(sample.dtype) if x.dtype == torch.float32 else x for x in results)
+def references(sample: Sample) -> list[list[Any]]:
+    """What torch computes on the CPU; nothing where it refuses."""
+    found: list[list[Any]] = []
+    for dtype in (sample.dtype, torch.float32) if sample.dtype in HALF_TYPES else (sample.dtype,):
+        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
+            results = sample.to(dtype).run()
+            found.append(tree_map(lambda x, dtype=dtype: x.to(sample.dtype) if x.dtype == dtype else x, results))
+    dtypes = [[x.dtype for x in tree_leaves(results)] for results in found]
+    return [results for results, own in zip(found, dtypes, strict=True) if own == dtypes[0]]
 
 
 def _base(dtype: torch.dtype) -> torch.dtype:
@@ -49,56 +83,14 @@ def samples_of(row: Row, dtype: torch.dtype, captured: dict[str, list[Sample]]) 
     """The samples of a row with its tensors in a dtype."""
     name = functional_name(row)
     found = [sample for sample in captured.get(name, ()) if sample.dtype == _base(dtype)]
-    made = MADE.get(name)
+    made = made_samples(name)
     if made is not None:
         generator = torch.Generator().manual_seed(0)
         found += [
             Sample(name, samples.bind(samples.overload(name), (), arguments), _base(dtype))
-            for arguments in made(_Maker(_base(dtype), generator))
+            for arguments in made(Maker(_base(dtype), generator))
         ]
     return [sample.to(dtype) for sample in found]
-
-
-class _Maker:
-    """Makes tensors of a base dtype."""
-
-    def __init__(self, dtype: torch.dtype, generator: torch.Generator) -> None:
-        self._dtype, self._generator = dtype, generator
-
-    def __call__(self, *shape: int) -> torch.Tensor:
-        if self._dtype.is_floating_point:
-            return torch.randn(shape, generator=self._generator)
-        low, high = (0, 2) if self._dtype == torch.bool else (-9, 10)
-        return torch.randint(low, high, shape, generator=self._generator).to(self._dtype)
-
-    def indices(self, limit: int, *shape: int) -> torch.Tensor:
-        """Indices in [0, limit)."""
-        return torch.randint(0, limit, shape, generator=self._generator)
-
-
-def _products(make: _Maker) -> Iterator[dict[str, Any]]:
-    for m, n, k in ((1, 1, 1), (3, 5, 7), (17, 33, 65), (64, 64, 32), (70, 130, 20), (5, 7, 0)):
-        yield {"self": make(m, k), "mat2": make(k, n)}
-
-
-def _batched_products(make: _Maker) -> Iterator[dict[str, Any]]:
-    for b, m, n, k in ((1, 3, 5, 7), (3, 17, 33, 20), (2, 66, 70, 18)):
-        yield {"self": make(b, m, k), "mat2": make(b, k, n)}
-
-
-def _added_products(make: _Maker) -> Iterator[dict[str, Any]]:
-    for m, n, k in ((3, 5, 7), (33, 65, 17)):
-        yield {"self": make(n), "mat1": make(m, k), "mat2": make(k, n), "beta": 1, "alpha": 1}
-        yield {"self": make(m, n), "mat1": make(m, k), "mat2": make(k, n), "beta": 2, "alpha": 3}
-        yield {"self": make(m, 1), "mat1": make(m, k), "mat2": make(k, n), "beta": 0, "alpha": 1}
-
-
-MADE: dict[str, Callable[[_Maker], Iterator[dict[str, Any]]]] = {
-    "mm": _products,
-    "bmm": _batched_products,
-    "addmm": _added_products,
-}
-"""Samples by functional overload, beside those of torch's database: sizes that reach every path of a kernel."""
 
 
 # ---- pointwise rows ------------------------------------------------------------------------------------------------
@@ -117,6 +109,8 @@ def _with_inputs(row: Pointwise, sample: Sample, inputs: Sequence[torch.Tensor])
     arguments = dict(sample.arguments)
     for name, tensor in zip(row.inputs, inputs, strict=True):
         arguments[name] = tensor if isinstance(arguments[name], torch.Tensor) else arguments[name]
+    if "buffer" in arguments:  # of log_sigmoid: what its forward has kept on CPUs
+        arguments["buffer"] = torch.exp(-arguments["self"].abs())
     return Sample(sample.overload, arguments, sample.dtype)
 
 
@@ -151,18 +145,18 @@ def pointwise_cases(row: Pointwise, dtype: torch.dtype, captured: dict[str, list
     for i, sample in enumerate(found):
         variants = _variants(row, sample)
         for name, operands, arguments, layout in variants if sample is largest else itertools.islice(variants, 1):
-            results = reference(arguments)
-            if results is None:
+            expected = references(arguments)
+            if not expected:
                 continue
-            (expected,) = results
-            if expected.dtype not in (dtype, torch.bool):
+            (result,) = expected[0]
+            if result.dtype not in (dtype, torch.bool):
                 continue  # a number among the arguments promotes: another kernel's call
-            output = LAYOUTS[layout](torch.zeros(expected.shape, dtype=expected.dtype))
+            output = LAYOUTS[layout](torch.zeros(result.shape, dtype=result.dtype))
             try:
                 call = pointwise_call(row, dtype, operands, output, sample)
             except NotCallable:
                 continue
-            yield Case(f"sample {i}, {name}", call, [output], [expected])
+            yield Case(f"sample {i}, {name}", call, [output], expected)
 
 
 # ---- native rows ---------------------------------------------------------------------------------------------------
@@ -190,16 +184,16 @@ def native_cases(row: Native, dtype: torch.dtype, captured: dict[str, list[Sampl
     for i, sample in enumerate(found):
         variants = [*samples.layouts(sample), *(_enlarged(sample) if i % 3 == 0 else ())]
         for name, arguments in variants:
-            results = reference(arguments)
-            if results is None:
+            expected = references(arguments)
+            if not expected:
                 continue
             layout = LAYOUTS.get(name, LAYOUTS["contiguous"])
-            outputs = [layout(torch.zeros(result.shape, dtype=result.dtype)) for result in results]
+            outputs = tree_map(lambda x, layout=layout: layout(torch.zeros_like(x)), expected[0])
             try:
                 call = native_call(row, arguments, outputs)
             except NotCallable:
                 continue
-            yield Case(f"sample {i}, {name}", call, outputs, results)
+            yield Case(f"sample {i}, {name}", call, outputs, expected)
 
 
 def cases(row: Row, dtype: torch.dtype, captured: dict[str, list[Sample]]) -> Iterator[Case]:

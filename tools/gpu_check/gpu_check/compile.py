@@ -76,7 +76,7 @@ def _suspects(message: str, specs: Sequence[KernelSpec], text: str) -> list[Kern
     """The kernels of the generated file whose lines the message names."""
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines, 1) if line.startswith("# ")]
-    found = {}
+    found: dict[KernelSpec, None] = {}
     for match in re.finditer(rf"{re.escape(_SOURCE)}:(\d+):", message):
         before = [i for i, start in enumerate(starts) if start <= int(match[1])]
         if before:

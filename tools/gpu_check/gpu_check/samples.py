@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,14 +62,21 @@ class Sample:
         """All tensors among the arguments."""
         return [value for value in tree_leaves(self.arguments) if isinstance(value, torch.Tensor)]
 
-    def run(self) -> tuple[torch.Tensor, ...]:
+    def run(self) -> list[Any]:
         """Runs the overload on the CPU.
 
         Returns:
-            The tensors it returns.
+            What it returns, or for an overload that works in place the arguments that it writes; tensors and lists of
+            them.
         """
-        result = overload(self.overload)(**self.arguments)
-        return tuple(value for value in tree_leaves(result) if isinstance(value, torch.Tensor))
+        function = overload(self.overload)
+        written = written_arguments(function)
+        if not written:
+            result = function(**self.arguments)
+            return list(result) if len(function._schema.returns) > 1 else [result]
+        arguments = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, self.arguments)
+        function(**arguments)
+        return [arguments[name] for name in written]
 
 
 def overload(name: str) -> torch._ops.OpOverload:
@@ -76,6 +84,11 @@ def overload(name: str) -> torch._ops.OpOverload:
     base, _, which = name.partition(".")
     found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, base), which or "default")
     return found
+
+
+def written_arguments(function: torch._ops.OpOverload) -> list[str]:
+    """The names of the arguments that an overload writes."""
+    return [a.name for a in function._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def _name(function: torch._ops.OpOverload) -> str:
@@ -116,11 +129,27 @@ def _run_with_backward(op: Any, sample: Any) -> None:
         torch.autograd.backward(outputs, [torch.randn_like(value) for value in outputs])
 
 
-def _database() -> list[Any]:
+_AFFIXES = re.compile(r"^(_+|special_|linalg_)+|(_kernel|_forward|_backward|_backward_data|_)$")
+_ALIASES = {"log_sigmoid": "logsigmoid"}
+
+
+def _stem(name: str) -> str:
+    """What the names of an op, of its forms and of its backward have in common."""
+    stem = _AFFIXES.sub("", name.partition(".")[0])
+    return _ALIASES.get(stem, stem)
+
+
+def _database(wanted: Iterable[str]) -> list[Any]:
+    """The ops of torch's database that are named like one of the overloads."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    database: list[Any] = list(op_db)
-    return database
+    stems = {_stem(name) for name in wanted}
+    return [
+        op
+        for op in op_db
+        if not op.name.startswith(("jiterator", "to_sparse", "masked."))
+        and {_stem(op.name.rpartition(".")[2]), _stem(op.aten_name or "")} & stems
+    ]
 
 
 @functools.lru_cache(maxsize=4)
@@ -128,7 +157,7 @@ def _capture(wanted: frozenset[str]) -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = defaultdict(list)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op, dtype in itertools.product(_database(), BASE_DTYPES):
+        for op, dtype in itertools.product(_database(wanted), BASE_DTYPES):
             if dtype not in op.dtypes or op.name.startswith(("jiterator", "to_sparse")):
                 continue
             torch.manual_seed(0)
@@ -201,7 +230,10 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def layouts(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yields a sample in several layouts, each with its name."""
+    has_lists = any(isinstance(value, list) and sample.tensors for value in sample.arguments.values())
     for name, layout in LAYOUTS.items():
         if name == "transposed" and all(tensor.ndim < 2 for tensor in sample.tensors):
             continue
+        if name == "strided" and has_lists and sample.overload.startswith(("_foreach_", "_fused_", "_amp_")):
+            continue  # on GPUs, which update all tensors of a list in one launch, these must be dense
         yield name, sample.map_tensors(layout)

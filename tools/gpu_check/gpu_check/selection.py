@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from torch_mojo_eager.ops import specs
+from torch_mojo_eager.ops import registry, specs
 from torch_mojo_eager.ops.specs import Kernel
+from torch_mojo_eager.ops.table import Row
 
 SAMPLE_PER_FUNCTION = 3
 """Dtypes of each op in the sample, beside its first."""
+
+
+def distinct_rows() -> list[Row]:
+    """Rows that between them reach every kernel of the tables: of those that share their kernels, the most general."""
+    rows: dict[str, Row] = {}
+    for row in sorted(registry.rows(), key=_generality):
+        rows.setdefault(registry.key_template(row)[0], row)
+    return [row for row in registry.rows() if rows[registry.key_template(row)[0]] is row]
+
+
+def _generality(row: Row) -> tuple[bool, bool]:
+    base, _, overload = row.name.partition(".")
+    return base.endswith("_"), "Scalar" in overload
 
 
 def all_kernels() -> list[Kernel]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_check.calls import ABSENT, CODES, HOST_SCALAR, KernelCall
+from gpu_check.calls import ABSENT, CODES, HOST_SCALAR, KernelCall, Operand
 from mojo_runtime.toolchain import preload_runtime_libraries
 from ptxsim import Simulator
 from ptxsim.memory import INITIALISED
@@ -58,18 +58,30 @@ class MojoKernelCall(ctypes.Structure):
     )
 
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """Memory on its way to the worker: its bytes, and whether the kernel may read and write it."""
+
+    content: Bytes
+    label: str
+    holds_values: bool
+    is_output: bool
+    is_on_host: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A tensor on its way to the worker: its storage's bytes and how it lies in them."""
+    """How a tensor lies in a storage, given by its number; None for an absent tensor."""
 
-    storage: np.ndarray[Any, np.dtype[np.uint8]] | None
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    itemsize: int
-    dtype: int
+    storage: int | None
+    sizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    byte_offset: int = 0
+    dtype: int = 0
     flags: int = 0
-    is_output: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +90,7 @@ class Job:
 
     library: str
     symbol: str
+    storages: tuple[Storage, ...]
     views: tuple[View, ...]
     scalars: tuple[int, ...]
 
@@ -90,15 +103,15 @@ class Outcome:
         status: The kernel's return value.
         message: Its error message.
         found: What the simulator reports, or "".
-        storages: The outputs' bytes, in order.
-        written: Which of them the kernel wrote.
+        storages: The bytes of the storages that are outputs, in order.
+        written: Which of them hold a value.
         launches: Names, grids and blocks.
     """
 
     status: int
     message: str
     found: str
-    storages: list[np.ndarray[Any, np.dtype[np.uint8]]]
+    storages: list[Bytes]
     written: list[np.ndarray[Any, np.dtype[np.bool_]]]
     launches: list[tuple[str, Dim3, Dim3]]
 
@@ -106,38 +119,38 @@ class Outcome:
 _libraries: dict[str, ctypes.CDLL] = {}
 
 
+def _allocate(simulator: Simulator, storage: Storage) -> int:
+    """The address of a storage in simulated or host memory."""
+    if storage.is_on_host:
+        return storage.content.ctypes.data
+    memory = simulator.memory
+    address = memory.allocate(storage.content.nbytes, storage.label)
+    if storage.holds_values:
+        start = address - memory.base
+        memory.bytes[start : start + storage.content.nbytes] = storage.content
+        memory.mark_initialised(address, storage.content.nbytes)
+    return address
+
+
 def run_job(simulator: Simulator, job: Job) -> Outcome:
     """Runs in the worker."""
     if job.library not in _libraries:
         preload_runtime_libraries()  # behind the stand-in, whose symbols come first
         _libraries[job.library] = simulator.load(job.library)
+    memory = simulator.memory
+    addresses = [_allocate(simulator, storage) for storage in job.storages]
     records = (MojoTensor * len(job.views))()
     alive: list[Any] = []
-    outputs: list[tuple[int, int]] = []
-    memory = simulator.memory
-    for i, (record, view) in enumerate(zip(records, job.views, strict=True)):
+    for record, view in zip(records, job.views, strict=True):
         record.flags, record.dtype, record.ndim = view.flags, view.dtype, len(view.sizes)
-        record.numel = 0 if view.flags & ABSENT else int(np.prod(view.sizes, dtype=np.int64))
         sizes = (ctypes.c_int64 * max(1, len(view.sizes)))(*view.sizes)
         strides = (ctypes.c_int64 * max(1, len(view.sizes)))(*view.strides)
         alive += [sizes, strides]
         record.sizes, record.strides = ctypes.addressof(sizes), ctypes.addressof(strides)
-        if view.storage is None:
-            continue
-        label = f"tensor {i}{' (output)' if view.is_output else ''}"
-        if view.flags & HOST_SCALAR:
-            alive.append(view.storage)
-            address = view.storage.ctypes.data
-        else:
-            address = memory.allocate(view.storage.nbytes, label)
-            if view.is_output:
-                outputs.append((address, view.storage.nbytes))
-            else:
-                start = address - memory.base
-                memory.bytes[start : start + view.storage.nbytes] = view.storage
-                memory.mark_initialised(address, view.storage.nbytes)
-        if record.numel:
-            record.data = address + view.offset * view.itemsize
+        if view.storage is not None:
+            record.numel = int(np.prod(view.sizes, dtype=np.int64))
+            if record.numel:
+                record.data = addresses[view.storage] + view.byte_offset
     words = (ctypes.c_int64 * max(1, len(job.scalars)))(*job.scalars)
     error = ctypes.create_string_buffer(_ERROR_CAPACITY)
     call = MojoKernelCall(
@@ -158,34 +171,48 @@ def run_job(simulator: Simulator, job: Job) -> Outcome:
     except Exception as problem:
         found = str(problem)
     storages, written = [], []
-    for address, nbytes in outputs:
-        start = address - memory.base
-        storages.append(memory.bytes[start : start + nbytes].copy())
-        written.append(memory.shadow[start : start + nbytes] == INITIALISED)
+    for address, storage in zip(addresses, job.storages, strict=True):
+        if storage.is_output:
+            part = slice(address - memory.base, address - memory.base + storage.content.nbytes)
+            storages.append(memory.bytes[part].copy())
+            written.append(memory.shadow[part] == INITIALISED)
     launches = [(launch.kernel, launch.grid, launch.block) for launch in simulator.launches]
     return Outcome(status, error.value.decode(errors="replace"), found, storages, written, launches)
 
 
-def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-    content: np.ndarray[Any, np.dtype[np.uint8]] = raw.numpy().copy()
-    return content
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's whole storage as bytes."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
-def _view(operand: Any) -> View:
-    tensor = operand.tensor
-    if tensor is None:
-        return View(None, (), (), 0, 0, 0, ABSENT)
-    return View(
-        _bytes(tensor),
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        tensor.storage_offset(),
-        tensor.element_size(),
-        CODES[tensor.dtype],
-        HOST_SCALAR if operand.is_host_scalar else 0,
-        operand.is_output,
-    )
+def _job(call: KernelCall, library: str, symbol: str) -> tuple[Job, list[torch.Tensor]]:
+    """The worker's form of a call, and a tensor of each storage that is an output."""
+    groups: dict[int, list[tuple[int, Operand]]] = {}
+    for i, operand in enumerate(call.operands):
+        if operand.tensor is not None:
+            groups.setdefault(operand.tensor.untyped_storage()._cdata, []).append((i, operand))
+    numbers = {i: number for number, group in enumerate(groups.values()) for i, _ in group}
+    storages, outputs = [], []
+    for group in groups.values():
+        tensor = group[0][1].tensor
+        assert tensor is not None
+        is_output = any(operand.is_output for _, operand in group)
+        label = "tensor " + " and ".join(str(i) for i, _ in group)
+        holds_values = any(operand.holds_values for _, operand in group)
+        on_host = any(operand.is_host_scalar for _, operand in group)
+        storages.append(Storage(_raw(tensor).numpy().copy(), label, holds_values, is_output, on_host))
+        if is_output:
+            outputs.append(tensor)
+    views = []
+    for i, operand in enumerate(call.operands):
+        tensor = operand.tensor
+        if tensor is None:
+            views.append(View(None, flags=ABSENT))
+            continue
+        offset = int(tensor.storage_offset()) * tensor.element_size()
+        flags = HOST_SCALAR if operand.is_host_scalar else 0
+        views.append(View(numbers[i], tuple(tensor.shape), tuple(tensor.stride()), offset, CODES[tensor.dtype], flags))
+    return Job(library, symbol, tuple(storages), tuple(views), tuple(call.scalars)), outputs
 
 
 class Finding(AssertionError):
@@ -216,27 +243,32 @@ class KernelRunner:
             Finding: The simulator reports a hazard, or an element of an output was not written, or one between was.
             NotImplementedError, RuntimeError, IndexError, ...: What the kernel raised.
         """
-        library, symbol = self._find(call.key)
-        outcome = self._worker(Job(library, symbol, tuple(map(_view, call.operands)), tuple(call.scalars)))
+        job, outputs = _job(call, *self._find(call.key))
+        outcome: Outcome = self._worker(job)
         if outcome.found:
             raise Finding(f"{call.key}: {outcome.found}")
         if outcome.status != 0:
             raise EXCEPTIONS[outcome.status](f"{call.key}: {outcome.message}")
-        outputs = [operand.tensor for operand in call.operands if operand.is_output and operand.tensor is not None]
         if outcome.launches:
             self.ran.add(call.key)
         elif any(tensor.numel() for tensor in outputs):
             raise Finding(f"{call.key}: launches nothing; has it no GPU body?")
-        for i, (tensor, storage, written) in enumerate(zip(outputs, outcome.storages, outcome.written, strict=True)):
-            raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-            raw.copy_(torch.from_numpy(storage))
-            expected = np.zeros(len(storage), bool)
-            marks = torch.zeros(len(storage) // tensor.element_size(), dtype=torch.bool)
-            marks.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
-            expected[: marks.numel() * tensor.element_size()] = np.repeat(marks.numpy(), tensor.element_size())
-            if (expected & ~written).any():
-                first = int(np.flatnonzero(expected & ~written)[0]) // tensor.element_size()
-                raise Finding(f"{call.key}: output {i} is not written at storage element {first}")
-            if (written & ~expected).any():
-                first = int(np.flatnonzero(written & ~expected)[0]) // tensor.element_size()
-                raise Finding(f"{call.key}: output {i} is written between its elements, at storage element {first}")
+        fresh = [storage for storage in job.storages if storage.is_output]
+        for tensor, storage, content, written in zip(outputs, fresh, outcome.storages, outcome.written, strict=True):
+            _raw(tensor).copy_(torch.from_numpy(content))
+            if not storage.holds_values:
+                _check_written(call.key, storage.label, tensor, written)
+
+
+def _check_written(key: str, label: str, tensor: torch.Tensor, written: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    """All of a tensor's elements must be written, and nothing between them."""
+    size = tensor.element_size()
+    marks = torch.zeros(len(written) // size, dtype=torch.bool)
+    marks.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
+    elements = written[: len(marks) * size].reshape(-1, size)
+    expected = marks.numpy()
+    for wrong, what in ((expected & ~elements.all(1), "is not written"), (~expected & elements.any(1), "is written")):
+        if wrong.any():
+            place = "an element" if what == "is not written" else "memory between the elements"
+            first = int(np.flatnonzero(wrong)[0])
+            raise Finding(f"{key}: {place} of {label} {what}, at storage element {first} (x{int(wrong.sum())})")

@@ -1,0 +1,148 @@
+"""Samples made here: of overloads that torch's database does not reach, and sizes that reach every path of a kernel."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gpu_check.samples import overload
+
+
+class Maker:
+    """Makes tensors of a base dtype."""
+
+    def __init__(self, dtype: torch.dtype, generator: torch.Generator) -> None:
+        self._dtype, self._generator = dtype, generator
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        """Normally distributed values, small integers or booleans."""
+        if self._dtype.is_floating_point:
+            return torch.randn(shape, generator=self._generator)
+        low, high = (0, 2) if self._dtype == torch.bool else (-9, 10)
+        return torch.randint(low, high, shape, generator=self._generator).to(self._dtype)
+
+    def indices(self, limit: int, *shape: int) -> torch.Tensor:
+        """Indices in [0, limit)."""
+        return torch.randint(0, limit, shape, generator=self._generator)
+
+
+def _products(make: Maker) -> Iterator[dict[str, Any]]:
+    for m, n, k in ((1, 1, 1), (3, 5, 7), (17, 33, 65), (64, 64, 32), (70, 130, 20), (5, 7, 0)):
+        yield {"self": make(m, k), "mat2": make(k, n)}
+
+
+def _batched_products(make: Maker) -> Iterator[dict[str, Any]]:
+    for b, m, n, k in ((1, 3, 5, 7), (3, 17, 33, 20), (2, 66, 70, 18)):
+        yield {"self": make(b, m, k), "mat2": make(b, k, n)}
+
+
+def _added_products(make: Maker) -> Iterator[dict[str, Any]]:
+    for m, n, k in ((3, 5, 7), (33, 65, 17)):
+        yield {"self": make(n), "mat1": make(m, k), "mat2": make(k, n), "beta": 1, "alpha": 1}
+        yield {"self": make(m, n), "mat1": make(m, k), "mat2": make(k, n), "beta": 2, "alpha": 3}
+        yield {"self": make(m, 1), "mat1": make(m, k), "mat2": make(k, n), "beta": 0, "alpha": 1}
+
+
+def _clamped(make: Maker) -> Iterator[dict[str, Any]]:
+    for low, high in ((-1, 1), (None, 1), (0, None), (2, -2)):
+        yield {"self": make(5, 7), "min": low, "max": high}
+
+
+def _index_filled(make: Maker) -> Iterator[dict[str, Any]]:
+    for dim in (0, 1, -1):
+        yield {"self": make(5, 7, 3), "dim": dim, "index": torch.tensor([2, 0]), "value": 3}
+    yield {"self": make(5), "dim": 0, "index": torch.tensor([4]), "value": 1}
+
+
+Samples = Callable[[Maker], Iterator[dict[str, Any]]]
+MADE: dict[str, Samples] = {
+    "mm": _products,
+    "bmm": _batched_products,
+    "addmm": _added_products,
+    "clamp": _clamped,
+    "index_fill_.int_Scalar": _index_filled,
+}
+"""Samples by functional overload, beside those of torch's database: sizes that reach every path of a kernel."""
+
+
+# ---- lists of tensors: optimizers ----------------------------------------------------------------------------------
+
+LIST_SHAPES = ((5, 7), (1037,), (), (0,), (3, 1, 4))
+
+
+def _list_of_tensors(make: Maker) -> list[torch.Tensor]:
+    return [make(*shape).abs() + 0.5 for shape in LIST_SHAPES]
+
+
+def _foreach(name: str, make: Maker) -> Iterator[dict[str, Any]]:
+    """By the schema: lists of positive tensors, numbers, lists of numbers, 0-dim tensors."""
+    values: dict[str, Callable[[], Any]] = {
+        "List[Tensor]": functools.partial(_list_of_tensors, make),
+        "List[number]": lambda: [0.5 * (i + 1) for i in range(len(LIST_SHAPES))],
+        "number": lambda: 1.5,
+        "Tensor": lambda: make().abs() + 0.5,
+    }
+    yield {a.name: values[str(a.type)]() for a in overload(name)._schema.arguments}
+
+
+def _fused(name: str, make: Maker) -> Iterator[dict[str, Any]]:
+    """Steps with and without every switch; gradients scaled and not."""
+    schema = overload(name)._schema
+    names = {a.name for a in schema.arguments}
+    numbers = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8, "momentum": 0.9, "dampening": 0.1}
+    for switch, scaled in itertools.product((False, True), (False, True)):
+        arguments: dict[str, Any] = {a.name: numbers.get(a.name) for a in schema.arguments}
+        arguments |= {a.name: switch for a in schema.arguments if str(a.type) == "bool"}
+        arguments |= {a.name: _list_of_tensors(make) for a in schema.arguments if str(a.type) == "List[Tensor]"}
+        arguments["lr"] = torch.tensor(0.01) if name.endswith("tensor_lr") else 0.01
+        if "state_steps" in names:
+            arguments["state_steps"] = [torch.tensor(3.0) for _ in LIST_SHAPES]
+        if "max_exp_avg_sqs" in names and not switch:
+            arguments["max_exp_avg_sqs"] = []
+        if "nesterov" in names:
+            arguments["dampening"] = 0.0 if switch else 0.1
+        if scaled:
+            arguments |= {"grad_scale": torch.tensor(4.0), "found_inf": torch.tensor(0.0)}
+        yield arguments
+    if "momentum_buffer_list" in names:
+        yield arguments | {"momentum": 0.0, "momentum_buffer_list": [], "nesterov": False, "is_first_step": False}
+    yield arguments | {"found_inf": torch.tensor(1.0)}
+
+
+def _unscaled(make: Maker) -> Iterator[dict[str, Any]]:
+    for bad in (False, True):
+        gradients = _list_of_tensors(make)
+        if bad:
+            gradients[1][1000] = torch.inf
+        yield {"self": gradients, "found_inf": torch.tensor(0.0), "inv_scale": torch.tensor(0.25)}
+
+
+def _updated_scale(make: Maker) -> Iterator[dict[str, Any]]:
+    for tracker, found in ((0, 0.0), (0, 1.0), (4, 0.0)):
+        yield {
+            "self": torch.tensor(8.0),
+            "growth_tracker": torch.tensor(tracker, dtype=torch.int32),
+            "found_inf": torch.tensor(found),
+            "scale_growth_factor": 2.0,
+            "scale_backoff_factor": 0.5,
+            "growth_interval": 5,
+        }
+
+
+MADE |= {
+    "_amp_foreach_non_finite_check_and_unscale_": _unscaled,
+    "_amp_update_scale_": _updated_scale,
+}
+
+
+def made_samples(name: str) -> Samples | None:
+    """The samples of an overload, None if there are none."""
+    if name.startswith("_foreach_"):
+        return functools.partial(_foreach, name)
+    if name.startswith("_fused_"):
+        return functools.partial(_fused, name)
+    return MADE.get(name)
