@@ -99,9 +99,16 @@ struct _Samples[dtype: DType](DevicePassable, TrivialRegisterPassable):
 
 def _losses_block[
     dtype: DType
-](output: Data[dtype], output_stride: Int64, samples: _Samples[dtype]):
+](
+    output: Data[dtype],
+    output_stride: Int64,
+    total_weight: Data[dtype],
+    samples: _Samples[dtype],
+):
     """One sample per thread."""
     var i = Int(block_idx.x) * ROW_BLOCK + Int(thread_idx.x)
+    if i == 0:
+        total_weight.unsafe_store(0, 0)
     if i >= Int(samples.count):
         return
     var target = samples.target(i)
@@ -173,14 +180,14 @@ def nll_loss[dtype: DType](call: KernelCall) raises:
     comptime if has_accelerator():
         var context = gpu_context(call)
         if each:
-            if count > 0:
-                context.enqueue_function[_losses_block[dtype]](
-                    y,
-                    Int64(output.stride(0)),
-                    samples,
-                    grid_dim=ceil_div(count, ROW_BLOCK),
-                    block_dim=ROW_BLOCK,
-                )
+            context.enqueue_function[_losses_block[dtype]](
+                y,
+                Int64(output.stride(0)),
+                total_weight,
+                samples,
+                grid_dim=max(ceil_div(count, ROW_BLOCK), 1),
+                block_dim=ROW_BLOCK,
+            )
         else:
             context.enqueue_function[_total_block[dtype]](
                 y,
