@@ -1,0 +1,66 @@
+"""Sequences and matrices that are computed, not filled."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_mojo_eager.ops.registry import launch, number, op
+from torch_mojo_eager.ops.table import NUMERIC
+
+
+def _check_dtype(name: str, out: torch.Tensor) -> None:
+    if str(out.dtype).removeprefix("torch.") not in NUMERIC:
+        raise NotImplementedError(
+            f"{name} is not implemented on mojo for dtype {out.dtype}; create it as int64 and convert it"
+        )
+
+
+@op("aten::arange.start_out")
+def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
+    """start, start + step, ... below `end`."""
+    _check_dtype("arange", out)
+    # Meta tensors cost nothing and give torch's rounding of the length and its messages.
+    length = torch.arange(start, end, step, dtype=out.dtype, device="meta").numel()
+    if out.numel() != length:
+        out.resize_(length)
+    launch("range:arange", [out.view(-1)], [*number(start), *number(step)], dtype=out.dtype)
+    return out
+
+
+@op("aten::linspace.out")
+def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torch.Tensor:
+    """`steps` numbers from start to end, equally spaced."""
+    _check_dtype("linspace", out)
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    if out.numel() != steps:
+        out.resize_(steps)
+    launch("range:linspace", [out.view(-1)], [*number(start), *number(end)], dtype=out.dtype)
+    return out
+
+
+@op("aten::logspace.out")
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: torch.Tensor) -> torch.Tensor:
+    """`steps` powers of the base, whose exponents are equally spaced."""
+    exponents = torch.linspace(
+        start, end, steps, dtype=torch.promote_types(out.dtype, torch.float32), device=out.device
+    )
+    if out.numel() != steps:
+        out.resize_(steps)
+    return out.copy_(torch.pow(base, exponents))
+
+
+@op("aten::eye.m_out")
+def eye_of_sizes(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
+    """An n x m matrix of zeros with ones on the diagonal."""
+    if n < 0 or m < 0:
+        raise RuntimeError(f"n and m must be greater or equal to 0, got {n} and {m}")
+    out.resize_(n, m).zero_()
+    out.diagonal().fill_(1)
+    return out
+
+
+@op("aten::eye.out")
+def eye(n: int, *, out: torch.Tensor) -> torch.Tensor:
+    """An n x n matrix of zeros with ones on the diagonal."""
+    return eye_of_sizes(n, n, out=out)
