@@ -60,6 +60,7 @@ class CompileService:
         self._queue = JobQueue(batch)
         self._elsewhere: list[Job] = []
         self._unfinished = 0
+        self._rounds = 0
         self._threads: list[threading.Thread] = []
         self._worker_count = 0
         self._busy = 0
@@ -123,12 +124,17 @@ class CompileService:
         return entries
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until nothing is left to compile.
+        """Waits until nothing is left to compile, of what was asked for before the call.
 
         Returns:
             False if `timeout` seconds went by before that.
         """
         with self._changed:
+            # What the core has queued is not known yet: a whole round of the dispatcher must pass.
+            rounds, core = self._rounds + 2, self._core
+            while self._rounds < rounds and not isinstance(core, NoCore) and not self._closing:
+                core.interrupt_requests()
+                self._changed.wait(_WATCH_SECONDS)
             return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
 
     def builds(self) -> int:
@@ -256,6 +262,9 @@ class CompileService:
             except Exception as error:  # or the slots would wait for ever
                 for spec, requested in requests:
                     core.fail(requested or 0, f"{spec.key}: {type(error).__name__}: {error}")
+            with self._changed:
+                self._rounds += 1
+                self._changed.notify_all()
 
     def _work(self) -> None:
         while True:

@@ -38,6 +38,7 @@ class RecordingCore:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.requests: list[tuple[int, str]] = []
+        self.interrupted = False
         self.index: dict[str, Entry] = {}
         self.results: dict[int, Entry | str] = {}
         self.unloadable: set[Path] = set()
@@ -57,12 +58,13 @@ class RecordingCore:
 
     def next_requests(self, timeout_milliseconds: int) -> list[tuple[int, str]]:
         with self.changed:
-            self.changed.wait_for(lambda: self.requests, timeout_milliseconds / 1000)
-            requests, self.requests = self.requests, []
+            self.changed.wait_for(lambda: self.requests or self.interrupted, timeout_milliseconds / 1000)
+            requests, self.requests, self.interrupted = self.requests, [], False
         return requests
 
     def interrupt_requests(self) -> None:
         with self.changed:
+            self.interrupted = True
             self.changed.notify_all()
 
     def index_add(self, key: str, entry: Entry) -> None:
@@ -222,6 +224,20 @@ def test_the_core_gets_the_cache_then_kernels_and_failures(
     service.compile(bad)
     assert bad.key in core.index
     assert len(core.resets) == 2
+
+
+def test_waiting_covers_what_the_core_has_queued(
+    make_service: MakeService, kernel_file: Path, fake_compiler: Any
+) -> None:
+    fake_compiler.configure(seconds=0.3)
+    service, core = make_service(), RecordingCore()
+    service.attach(core)
+    assert service.wait(0)
+    for number in range(5):
+        slots = core.ask(KernelSpec(kernel_file, "saxpy", number=number).key)
+        assert not service.wait(0)
+        assert service.wait(30)
+        assert isinstance(core.results[slots[0]], Entry)
 
 
 def test_a_library_that_cannot_be_loaded_is_built_again(
