@@ -17,7 +17,7 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def example():
+def example(device):  # the device is there before autograd starts a thread for each
     spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
