@@ -15,9 +15,7 @@ from mojo_runtime.compiler import CompileError, CompilerProcesses, build
 from mojo_runtime.config import config
 from mojo_runtime.sources import source_index
 from mojo_runtime.spec import KernelSpec
-from mojo_runtime.store import CacheRefused as CacheRefused
 from mojo_runtime.store import Entry, KernelLocks, Store, Versions, kernel_digest
-from mojo_runtime.store import check_private as check_private
 from mojo_runtime.target import Target
 from mojo_runtime.toolchain import ToolchainError, find_toolchain
 
