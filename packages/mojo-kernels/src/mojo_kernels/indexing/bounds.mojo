@@ -14,7 +14,9 @@ struct Bounds(TrivialRegisterPassable):
     var size: Int64
     """Valid indices are below it."""
     var report: Data[DType.int64]
-    """Two host words: whether an index was out of range, and that index."""
+    """Three host words: whether an index was out of range, that index, and `tag`."""
+    var tag: Int64
+    """Which of several ranges this is."""
 
     @inline(.always)
     def contains(self, index: Int) -> Bool:
@@ -31,6 +33,7 @@ struct Bounds(TrivialRegisterPassable):
         comptime if not is_gpu():
             self.report.unsafe_store(0, Int64(1))
             self.report.unsafe_store(1, Int64(index))
+            self.report.unsafe_store(2, self.tag)
         return False
 
 
@@ -42,13 +45,14 @@ struct BoundsReport:
 
     def __init__(out self):
         """Nothing noted."""
-        self.words = List[Int64](length=2, fill=0)
+        self.words = List[Int64](length=3, fill=0)
 
-    def bounds(self, size: Int) -> Bounds:
+    def bounds(self, size: Int, tag: Int = 0) -> Bounds:
         """The valid range for a kernel.
 
         Args:
             size: Valid indices are below it.
+            tag: Which of several ranges this is.
 
         Returns:
             The range, which must not outlive this report.
@@ -56,6 +60,7 @@ struct BoundsReport:
         return Bounds(
             Int64(size),
             Data[DType.int64](unsafe_from_address=Int(self.words.unsafe_ptr())),
+            Int64(tag),
         )
 
     def violated(self) -> Bool:

@@ -61,13 +61,13 @@ def _kernel[
     count: Int64,
 ):
     """One element per thread and step."""
-    var i = Int(block_idx.x) * GPU_BLOCK + Int(thread_idx.x)
+    var i = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
     while i < Int(count):
         var offsets = calculator.offsets(UInt64(i))
         comptime for k in range(A.operands):
             offsets[k] += Int(outer[k])
         action.apply(offsets)
-        i += Int(grid_dim.x) * GPU_BLOCK
+        i += Int(grid_dim.x) * Int(block_dim.x)
 
 
 def each_element[
@@ -77,6 +77,7 @@ def each_element[
     action: A,
     mut space: IndexSpace[A.operands],
     grain: Int = 16384,
+    serial: Bool = False,
 ) raises:
     """Applies an action to every element of a space, in any order and on many threads.
 
@@ -85,9 +86,10 @@ def each_element[
 
     Args:
         call: The call.
-        action: What to do with each; no two elements may depend on each other.
+        action: What to do with each; no two elements may depend on each other unless `serial`.
         space: The elements; its dimensions are used up.
         grain: How many elements are worth a thread.
+        serial: Whether one thread handles all elements in order.
     """
     if space.numel == 0:
         return
@@ -104,8 +106,10 @@ def each_element[
                 base,
                 calculator,
                 Int64(space.numel),
-                grid_dim=min(ceil_div(space.numel, GPU_BLOCK), GPU_MAX_BLOCKS),
-                block_dim=GPU_BLOCK,
+                grid_dim=1 if serial else min(
+                    ceil_div(space.numel, GPU_BLOCK), GPU_MAX_BLOCKS
+                ),
+                block_dim=1 if serial else GPU_BLOCK,
             )
             cursor.advance(outer)
     else:
@@ -129,4 +133,5 @@ def each_element[
                 position = 0
                 cursor.advance(space)
 
-        parallel_ranges(call, space.numel * n, grain, some_elements)
+        var count = space.numel * n
+        parallel_ranges(call, count, count if serial else grain, some_elements)
