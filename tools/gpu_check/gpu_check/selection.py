@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from collections.abc import Sequence
 
 from torch_mojo_eager.ops import registry, specs
 from torch_mojo_eager.ops.specs import Kernel
 from torch_mojo_eager.ops.table import Row
 
-SAMPLE_PER_FUNCTION = 3
-"""Dtypes of each op in the sample, beside its first."""
+OTHER_DTYPES = 2
+"""How many dtypes of a row run beside its first, unless all do."""
 
 
 def distinct_rows() -> list[Row]:
@@ -23,6 +25,23 @@ def distinct_rows() -> list[Row]:
 def _generality(row: Row) -> tuple[bool, bool]:
     base, _, overload = row.name.partition(".")
     return base.endswith("_"), "Scalar" in overload
+
+
+def dtypes_to_run(number: int, dtypes: Sequence[str]) -> list[str]:
+    """Some dtypes of a row: the first, and others that differ from row to row, so that a family's rows have all of them.
+
+    Args:
+        number: The row's.
+        dtypes: What it exists for.
+
+    Returns:
+        All of them where the environment variable GPU_CHECK_ALL is set.
+    """
+    rest = dtypes[1:]
+    if "GPU_CHECK_ALL" in os.environ or len(rest) <= OTHER_DTYPES:
+        return list(dtypes)
+    chosen = {rest[(number * OTHER_DTYPES + i) % len(rest)] for i in range(OTHER_DTYPES)}
+    return [dtypes[0], *(dtype for dtype in rest if dtype in chosen)]
 
 
 def all_kernels() -> list[Kernel]:
@@ -41,9 +60,8 @@ def sample(kernels: list[Kernel], count: int) -> list[Kernel]:
     for kernel in kernels:
         groups[kernel.op, kernel.key.partition("[")[0]].append(kernel)
     chosen = []
-    for number, group in enumerate(groups.values()):
-        rest = group[1:]
+    for number, (first, *rest) in enumerate(groups.values()):
         stride = max(1, len(rest) // max(1, count))
-        others = {rest[(number + i * stride) % len(rest)].key: None for i in range(min(count, len(rest)))}
-        chosen += [group[0], *(kernel for kernel in rest if kernel.key in others)]
+        others = {rest[(number + i * stride) % len(rest)].key for i in range(min(count, len(rest)))}
+        chosen += [first, *(kernel for kernel in rest if kernel.key in others)]
     return chosen
