@@ -235,7 +235,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, di
     parser.add_argument("--heads", type=int, default=GPTConfig.heads)
     parser.add_argument("--embd", type=int, default=GPTConfig.embd, help="width of the residual stream")
     parser.add_argument("--dropout", type=float, default=GPTConfig.dropout)
-    parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of the schedule")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak of the schedule")
     parser.add_argument("--warmup", type=int, default=100, help="steps of linear warm-up")
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
