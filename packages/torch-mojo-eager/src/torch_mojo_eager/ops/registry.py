@@ -217,9 +217,10 @@ def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...],
             if source.startswith("="):
                 parameters[name] = source[1:]
                 continue
-            parameters[name] = f"{{{len(arguments)}}}"
-            allowed.append(restricted.get(name, tuple(_CODES)) if arguments else row.dtypes)
-            arguments.append(source)
+            if source not in arguments:
+                allowed.append(restricted.get(name, tuple(_CODES)) if arguments else row.dtypes)
+                arguments.append(source)
+            parameters[name] = f"{{{arguments.index(source)}}}"
     return kernel_key(row.kernel, tuple(parameters.items())), tuple(arguments), tuple(allowed)
 
 

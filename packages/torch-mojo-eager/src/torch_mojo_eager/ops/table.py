@@ -21,8 +21,8 @@ class Pointwise:
     """An elementwise op that goes through torch's TensorIterator.
 
     The kernel receives the output first, then `inputs`, all with the same sizes; scalars as `scalars` lists them,
-    each a Number (two words) where the schema says Scalar. The functional and in-place overloads that belong to the named one
-    come with it, with a direct path for same-shape contiguous operands.
+    each a Number (two words) where the schema says Scalar. The functional and in-place overloads that belong to the
+    named one come with it, with a direct path for same-shape contiguous operands.
 
     Attributes:
         name: The overload that writes to an output, e.g. "add.out", or a functional overload without one.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch_mojo_eager.ops.table import ALL, FLOATING, NUMERIC, Native, Row
 
 KERNEL = "reduction.reduce:reduce"
+INT64 = ("int64",)
+TRUTH = ("bool", "uint8")
 
 
 def _row(
@@ -14,14 +16,17 @@ def _row(
     scalars: tuple[str, ...] = ("dim",),
     *,
     dtypes: tuple[str, ...] = ALL,
-    out_dtypes: tuple[str, ...] = ALL,
+    out_dtypes: tuple[str, ...] = (),
     one_dimension: bool = False,
     doc: str,
 ) -> Native:
-    """A row whose kernel is specialized for the dtypes of the input and of each output."""
-    parameters = [("dtype", "self"), ("op", f"={op}"), ("out", tensors[0])]
+    """A row whose kernel is specialized for the dtypes of the input and of each output.
+
+    The first output has the input's dtype where `out_dtypes` is empty; a second one holds positions or is like it.
+    """
+    parameters = [("dtype", "self"), ("op", f"={op}"), ("out", tensors[0] if out_dtypes else "self")]
     if len(tensors) == 3:
-        parameters.append(("second", tensors[1]))
+        parameters.append(("second", "self" if op == "aminmax" else "=int64"))
     if one_dimension:
         parameters.append(("dimensions", "=one"))
     return Native(
@@ -37,9 +42,9 @@ def _row(
 
 
 ROWS: tuple[Row, ...] = (
-    _row("sum.IntList_out", "sum", doc="Sum; integers add up in int64."),
+    _row("sum.IntList_out", "sum", out_dtypes=ALL, doc="Sum; integers add up in int64."),
     _row("mean.out", "mean", out_dtypes=FLOATING, doc="Mean."),
-    _row("prod.int_out", "prod", one_dimension=True, doc="Product over a dimension."),
+    _row("prod.int_out", "prod", out_dtypes=ALL, one_dimension=True, doc="Product over a dimension."),
     _row("amax.out", "amax", doc="Maximum over dimensions; NaN wins."),
     _row("amin.out", "amin", doc="Minimum over dimensions; NaN wins."),
     _row("aminmax.out", "aminmax", ("min", "max", "self"), doc="Minimum and maximum."),
@@ -57,12 +62,14 @@ ROWS: tuple[Row, ...] = (
         one_dimension=True,
         doc="Minimum over a dimension and its first position.",
     ),
-    _row("argmax.out", "argmax", dtypes=NUMERIC, doc="First position of the maximum."),
-    _row("argmin.out", "argmin", dtypes=NUMERIC, doc="First position of the minimum."),
-    _row("any.out", "any", one_dimension=True, doc="Whether any element along a dimension is not zero."),
-    _row("any.all_out", "any", scalars=(), doc="Whether any element is not zero."),
-    _row("all.out", "all", one_dimension=True, doc="Whether no element along a dimension is zero."),
-    _row("all.all_out", "all", scalars=(), doc="Whether no element is zero."),
+    _row("argmax.out", "argmax", dtypes=NUMERIC, out_dtypes=INT64, doc="First position of the maximum."),
+    _row("argmin.out", "argmin", dtypes=NUMERIC, out_dtypes=INT64, doc="First position of the minimum."),
+    _row(
+        "any.out", "any", out_dtypes=TRUTH, one_dimension=True, doc="Whether any element along a dimension is not zero."
+    ),
+    _row("any.all_out", "any", out_dtypes=TRUTH, scalars=(), doc="Whether any element is not zero."),
+    _row("all.out", "all", out_dtypes=TRUTH, one_dimension=True, doc="Whether no element along a dimension is zero."),
+    _row("all.all_out", "all", out_dtypes=TRUTH, scalars=(), doc="Whether no element is zero."),
     _row(
         "linalg_vector_norm.out",
         "norm",
