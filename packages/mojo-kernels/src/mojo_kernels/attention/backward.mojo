@@ -6,9 +6,11 @@ dS = P * (dP - D), grad_value = P^T @ grad_out, grad_key = scale * dS^T @ query,
 """
 
 from std.memory import stack_allocation
+from std.sys.info import has_accelerator
 from std.utils.numerics import inf
 
 from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.attention.gpu_backward import backward_gpu
 from mojo_kernels.attention.lanes import (
     KEY_BLOCK,
     Lanes,
@@ -43,7 +45,10 @@ def backward[dtype: DType](call: KernelCall) raises:
     var problem = Problem[dtype](
         call, call.tensor(4), call.tensor(5), call.tensor(6), call.tensor(9)
     )
-    _backward_cpu(call, problem)
+    comptime if has_accelerator():
+        backward_gpu(call, problem)
+    else:
+        _backward_cpu(call, problem)
 
 
 @fieldwise_init

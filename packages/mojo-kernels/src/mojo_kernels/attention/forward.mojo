@@ -5,9 +5,11 @@ Dao et al., "FlashAttention" (2022).
 """
 
 from std.memory import stack_allocation
+from std.sys.info import has_accelerator
 from std.utils.numerics import inf, neg_inf
 
 from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.attention.gpu import forward_gpu
 from mojo_kernels.attention.lanes import (
     KEY_BLOCK,
     Lanes,
@@ -47,7 +49,10 @@ def forward[dtype: DType](call: KernelCall) raises:
     var problem = Problem[dtype](
         call, call.tensor(2), call.tensor(3), call.tensor(4), call.tensor(5)
     )
-    _forward_cpu(call, problem)
+    comptime if has_accelerator():
+        forward_gpu(call, problem)
+    else:
+        _forward_cpu(call, problem)
 
 
 def _forward_cpu[

@@ -1,5 +1,7 @@
 """What an attention call computes: operands by head, mask, scale and dropout."""
 
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.matmul.matrix import Matrix, accumulator
 from mojo_kernels.random.philox import uniform_float32
@@ -15,12 +17,15 @@ comptime MASK_FLOAT = 3
 
 
 @fieldwise_init
-struct Heads[dtype: DType](TrivialRegisterPassable):
+struct Heads[dtype: DType](DevicePassable, TrivialRegisterPassable):
     """A tensor [batch, heads, sequence, features] with any strides.
 
     Parameters:
         dtype: The element type.
     """
+
+    comptime device_type: AnyType = Self
+    """Kernels receive the struct as it is."""
 
     var data: Data[Self.dtype]
     """The first element."""
@@ -46,6 +51,20 @@ struct Heads[dtype: DType](TrivialRegisterPassable):
         self.row_stride = _stride(tensor, 2)
         self.column_stride = _stride(tensor, 1)
 
+    @staticmethod
+    def get_type_name() -> String:
+        """The name in messages.
+
+        Returns:
+            The struct's name.
+        """
+        return "Heads"
+
+    def _to_device_type(
+        self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]
+    ):
+        encoder.encode(self, target)
+
     @inline(.always)
     def head(self, batch: Int, head: Int) -> Matrix[Self.dtype]:
         """The matrix [sequence, features] of one head.
@@ -65,6 +84,23 @@ struct Heads[dtype: DType](TrivialRegisterPassable):
             self.column_stride,
         )
 
+    @inline(.always)
+    def at(
+        self, batch: Int, head: Int, row: Int, column: Int
+    ) -> Data[Self.dtype]:
+        """The address of an element.
+
+        Args:
+            batch: The batch entry.
+            head: The head.
+            row: The position in the sequence.
+            column: The feature.
+
+        Returns:
+            Where it lies.
+        """
+        return self.head(batch, head).at(row, column)
+
 
 def _stride(tensor: Tensor, from_end: Int) -> Int:
     """The stride of a dimension counted from the end, 0 where it is missing or broadcast.
@@ -75,7 +111,7 @@ def _stride(tensor: Tensor, from_end: Int) -> Int:
 
 
 @fieldwise_init
-struct Problem[dtype: DType](TrivialRegisterPassable):
+struct Problem[dtype: DType](DevicePassable, TrivialRegisterPassable):
     """Sizes and options that forward and backward share.
 
     Parameters:
@@ -84,6 +120,9 @@ struct Problem[dtype: DType](TrivialRegisterPassable):
 
     comptime ACCUMULATE = accumulator[Self.dtype]()
     """The type of scores and sums."""
+
+    comptime device_type: AnyType = Self
+    """Kernels receive the struct as it is."""
 
     var batch: Int
     """Batch entries."""
@@ -107,8 +146,10 @@ struct Problem[dtype: DType](TrivialRegisterPassable):
     """Whether query i may only see keys up to i."""
     var scale: Scalar[Self.ACCUMULATE]
     """The factor of the scores."""
-    var dropout: Float64
+    var dropout: Float32
     """The probability with which a weight is dropped."""
+    var kept: Scalar[Self.ACCUMULATE]
+    """What other weights are multiplied with: 1 / (1 - dropout)."""
     var seed: UInt64
     """The key of the Philox generator that draws what is dropped."""
     var offset: UInt64
@@ -170,9 +211,25 @@ struct Problem[dtype: DType](TrivialRegisterPassable):
         self.mask = Heads[DType.uint8](mask)
         self.is_causal = call.int_scalar(0) != 0
         self.scale = call.float_scalar(1).cast[Self.ACCUMULATE]()
-        self.dropout = call.float_scalar(2)
+        var dropout = call.float_scalar(2)
+        self.dropout = dropout.cast[DType.float32]()
+        self.kept = (1 / (1 - dropout)).cast[Self.ACCUMULATE]()
         self.seed = UInt64(call.int_scalar(3))
         self.offset = UInt64(call.int_scalar(4))
+
+    @staticmethod
+    def get_type_name() -> String:
+        """The name in messages.
+
+        Returns:
+            The struct's name.
+        """
+        return "Problem"
+
+    def _to_device_type(
+        self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]
+    ):
+        encoder.encode(self, target)
 
     @inline(.always)
     def visible_keys(self, last_query: Int) -> Int:
@@ -214,9 +271,8 @@ struct Problem[dtype: DType](TrivialRegisterPassable):
             0 with probability p, else 1 / (1 - p).
         """
         comptime Vector = SIMD[Self.ACCUMULATE, width]
-        var factor = 1 / (1 - self.dropout)
         return (
             uniform_float32(bits)
-            .gt(self.dropout.cast[DType.float32]())
-            .select(Vector(factor.cast[Self.ACCUMULATE]()), Vector(0))
+            .gt(self.dropout)
+            .select(Vector(self.kept), Vector(0))
         )

@@ -4,14 +4,19 @@ from std.sys.info import CompilationTarget
 from std.sys.intrinsics import masked_load
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.matmul.matrix import Matrix, Update, ceil_div
+from mojo_kernels.matmul.matrix import (
+    Matrix,
+    Update,
+    ceil_div,
+    first_lanes,
+)
 from mojo_kernels.matmul.packed import run
 from mojo_kernels.matmul.tile import TileFormat
 
-comptime VECTORS = 4 if (
+comptime SUMS = 16 if (
     CompilationTarget.has_avx512f() or CompilationTarget.has_neon()
-) else 2
-"""Columns, or vectors of columns, that are computed together."""
+) else 8
+"""Vectors of sums that are computed together."""
 
 
 @inline(.always)
@@ -36,13 +41,8 @@ def load_some[
     comptime if whole:
         return source.unsafe_load[width=width]().cast[accumulate]()
     else:
-        var lanes = SIMD[DType.int32, width](0)
-        comptime for i in range(width):
-            lanes[i] = Int32(i)
         return masked_load[width](
-            source,
-            lanes.lt(SIMD[DType.int32, width](Int32(min(count, width)))),
-            SIMD[dtype, width](0),
+            source, first_lanes[width](count), SIMD[dtype, width](0)
         ).cast[accumulate]()
 
 
@@ -74,7 +74,7 @@ def multiply_add[
 
 @inline(.always)
 def _by_columns[
-    dtype: DType, rows: Int, whole: Bool
+    dtype: DType, rows: Int, vectors: Int, whole: Bool
 ](
     k: Int,
     columns: Int,
@@ -82,33 +82,33 @@ def _by_columns[
     b: Matrix[dtype],
     update: Update[dtype, TileFormat[dtype].ACCUMULATE],
 ):
-    """`rows` x `VECTORS` vectors of the result from the rows of b, whose columns lie side by side.
+    """`rows` x `vectors` vectors of the result from the rows of b, whose columns lie side by side.
     """
     comptime accumulate = TileFormat[dtype].ACCUMULATE
     comptime width = TileFormat[dtype].WIDTH
-    var sums = Array[SIMD[accumulate, width], rows * VECTORS](
+    var sums = Array[SIMD[accumulate, width], rows * vectors](
         fill=SIMD[accumulate, width](0)
     )
     for p in range(k):
         var source = b.at(p, 0)
-        comptime for j in range(VECTORS):
+        comptime for j in range(vectors):
             if whole or j * width < columns:
                 var vector = load_some[dtype, accumulate, width, whole](
                     source.unsafe_offset(j * width), columns - j * width
                 )
                 comptime for i in range(rows):
-                    sums[i * VECTORS + j] = multiply_add(
+                    sums[i * vectors + j] = multiply_add(
                         SIMD[accumulate, width](
                             a.at(i, p).unsafe_load().cast[accumulate]()
                         ),
                         vector,
-                        sums[i * VECTORS + j],
+                        sums[i * vectors + j],
                     )
     comptime for i in range(rows):
-        comptime for j in range(VECTORS):
+        comptime for j in range(vectors):
             if whole or j * width < columns:
                 update.store_vector(
-                    i, j * width, sums[i * VECTORS + j], columns - j * width
+                    i, j * width, sums[i * vectors + j], columns - j * width
                 )
 
 
@@ -186,36 +186,35 @@ def multiply_direct[
         parallel: Whether to use the threads.
     """
     if b.column_stride == 1:
-        comptime block = VECTORS * TileFormat[dtype].WIDTH
+        var first = 0
+        comptime for choice in range(3):
+            comptime rows = 4 >> choice
+            # The fewer rows, the more neighbours of b's rows are read at once.
+            comptime vectors = SUMS // rows
+            comptime block = vectors * TileFormat[dtype].WIDTH
+            while m - first >= rows:
 
-        def columns(task: Int) {imm}:
-            var j = task * block
-            var count = min(block, n - j)
-            var i = 0
-            while i < m:
-                var rows = 4 if m - i >= 4 else 2 if m - i >= 2 else 1
-                comptime for choice in range(3):
-                    comptime size = 4 >> choice
-                    if rows == size:
-                        if count == block:
-                            _by_columns[dtype, size, True](
-                                k,
-                                count,
-                                a.block(i, 0),
-                                b.block(0, j),
-                                update.block(i, j),
-                            )
-                        else:
-                            _by_columns[dtype, size, False](
-                                k,
-                                count,
-                                a.block(i, 0),
-                                b.block(0, j),
-                                update.block(i, j),
-                            )
-                i += rows
+                def columns(task: Int) {imm}:
+                    var j = task * block
+                    if j + block <= n:
+                        _by_columns[dtype, rows, vectors, True](
+                            k,
+                            block,
+                            a.block(first, 0),
+                            b.block(0, j),
+                            update.block(first, j),
+                        )
+                    else:
+                        _by_columns[dtype, rows, vectors, False](
+                            k,
+                            n - j,
+                            a.block(first, 0),
+                            b.block(0, j),
+                            update.block(first, j),
+                        )
 
-        run(call, parallel, columns, ceil_div(n, block))
+                run(call, parallel, columns, ceil_div(n, block))
+                first += rows
     else:
         # Enough columns to a task that its hand-over does not matter.
         var group = max(4, ceil_div(1 << 16, max(m * k, 1)) // 4 * 4)

@@ -24,7 +24,14 @@ comptime DEPTH = 16
 """Depth of a tile on the portable path."""
 comptime MMA_DEPTH = 32
 """Depth of a tile for tensor cores: two steps of mma.m16n8k16."""
-comptime _GRID_LIMIT = 65535
+comptime STRIDE = TILE + 4
+"""Elements between rows of a tile in shared memory; the padding spreads what is stored along the depth over the banks."""
+comptime GRID_LIMIT = 65535
+"""The largest extent of a grid along y and z."""
+comptime Shared[dtype: DType] = Pointer[
+    Scalar[dtype], MutUntrackedOrigin, address_space=AddressSpace.SHARED
+]
+"""An address in a block's shared memory."""
 
 
 def multiply_batch_gpu[
@@ -53,8 +60,8 @@ def multiply_batch_gpu[
         batch,
         grid_dim=(
             ceil_div(batch.m, TILE),
-            min(ceil_div(batch.n, TILE), _GRID_LIMIT),
-            min(batch.count, _GRID_LIMIT),
+            min(ceil_div(batch.n, TILE), GRID_LIMIT),
+            min(batch.count, GRID_LIMIT),
         ),
         block_dim=THREADS,
     )
@@ -76,7 +83,7 @@ def _products[dtype: DType](batch: Batch[dtype, TileFormat[dtype].ACCUMULATE]):
 
 
 @inline(.always)
-def _load_tile[
+def load_tile[
     dtype: DType, to: DType, depth: Int, transposed: Bool, stride: Int
 ](
     source: Matrix[dtype],
@@ -84,9 +91,7 @@ def _load_tile[
     line: Int,
     length: Int,
     start: Int,
-    tile: Pointer[
-        Scalar[to], MutUntrackedOrigin, address_space=AddressSpace.SHARED
-    ],
+    tile: Shared[to],
 ):
     """Loads `TILE` lines (rows of the matrix) of `depth` elements, zeros outside.
 
@@ -121,56 +126,161 @@ def _load_tile[
             tile.unsafe_store(i * stride + p, value)
 
 
+@fieldwise_init
+struct ThreadTile[accumulate: DType](Copyable):
+    """The part of a `TILE` x `TILE` product that one of `THREADS` threads sums: `ROWS` x `COLUMNS` elements.
+
+    Parameters:
+        accumulate: The type of the sums.
+    """
+
+    comptime ROWS = 8
+    """Rows of a thread."""
+    comptime COLUMNS = 4
+    """Columns of a thread."""
+    comptime ACROSS = TILE // Self.COLUMNS
+    """Threads side by side, which share rows: neighbouring lanes of one warp."""
+
+    var sums: Array[SIMD[Self.accumulate, Self.COLUMNS], Self.ROWS]
+    """The thread's elements."""
+
+    def __init__(out self):
+        """Starts with zeros."""
+        self.sums = Array[SIMD[Self.accumulate, Self.COLUMNS], Self.ROWS](
+            fill=SIMD[Self.accumulate, Self.COLUMNS](0)
+        )
+
+    @staticmethod
+    @inline(.always)
+    def row() -> Int:
+        """The thread's first row.
+
+        Returns:
+            A row of the tile.
+        """
+        return Int(thread_idx.x) // Self.ACROSS * Self.ROWS
+
+    @staticmethod
+    @inline(.always)
+    def column() -> Int:
+        """The thread's first column.
+
+        Returns:
+            A column of the tile.
+        """
+        return Int(thread_idx.x) % Self.ACROSS * Self.COLUMNS
+
+    @inline(.always)
+    def add_step(
+        mut self,
+        left: Shared[Self.accumulate],
+        right: Shared[Self.accumulate],
+        depth: Int,
+    ):
+        """Adds the product of two tiles in shared memory.
+
+        Args:
+            left: [depth][rows], `STRIDE` elements apart.
+            right: [depth][columns], `STRIDE` elements apart.
+            depth: The length of the sums.
+        """
+        for p in range(depth):
+            var columns = right.unsafe_load[width=Self.COLUMNS](
+                p * STRIDE + Self.column()
+            )
+            comptime for half in range(Self.ROWS // 4):
+                var rows = left.unsafe_load[width=4](
+                    p * STRIDE + Self.row() + half * 4
+                )
+                comptime for i in range(4):
+                    self.sums[half * 4 + i] += rows[i] * columns
+
+    @inline(.always)
+    def add_product[
+        dtype: DType
+    ](
+        mut self,
+        left: Matrix[dtype],
+        rows: Int,
+        row: Int,
+        right: Matrix[dtype],
+        columns: Int,
+        column: Int,
+        depth: Int,
+        left_tile: Shared[Self.accumulate],
+        right_tile: Shared[Self.accumulate],
+    ):
+        """Adds `left @ right^T` of two matrices whose rows are lines along the depth.
+
+        Parameters:
+            dtype: The element type of the matrices.
+
+        Args:
+            left: The left matrix.
+            rows: How many rows it has.
+            row: The tile's first row.
+            right: The right matrix.
+            columns: How many rows it has: columns of the product.
+            column: The tile's first column.
+            depth: How long the lines are.
+            left_tile: Shared memory of `DEPTH` x `STRIDE` elements.
+            right_tile: Shared memory of `DEPTH` x `STRIDE` elements.
+        """
+        for start in range(0, depth, DEPTH):
+            load_tile[dtype, Self.accumulate, DEPTH, True, STRIDE](
+                left, rows, row, depth, start, left_tile
+            )
+            load_tile[dtype, Self.accumulate, DEPTH, True, STRIDE](
+                right, columns, column, depth, start, right_tile
+            )
+            barrier()
+            self.add_step(left_tile, right_tile, DEPTH)
+            barrier()
+
+
+@inline(.always)
+def shared_memory[dtype: DType, count: Int]() -> Shared[dtype]:
+    """Memory that the threads of a block share.
+
+    Parameters:
+        dtype: The element type.
+        count: The number of elements.
+
+    Returns:
+        Its address, aligned to 16 bytes.
+    """
+    return stack_allocation[
+        count,
+        Scalar[dtype],
+        alignment=16,
+        address_space=AddressSpace.SHARED,
+    ]()
+
+
 @inline(.always)
 def _tile[
     dtype: DType
 ](product: Batch[dtype, TileFormat[dtype].ACCUMULATE], row: Int, column: Int):
     """One tile of the result; each thread sums 8 x 4 elements."""
     comptime accumulate = TileFormat[dtype].ACCUMULATE
-    comptime rows = 8
-    comptime columns = 4
-    # The padding spreads what is stored along the depth over the banks.
-    comptime stride = TILE + 4
-    var a_tile = stack_allocation[
-        DEPTH * stride,
-        accumulate,
-        alignment=16,
-        address_space=AddressSpace.SHARED,
-    ]()
-    var b_tile = stack_allocation[
-        DEPTH * stride,
-        accumulate,
-        alignment=16,
-        address_space=AddressSpace.SHARED,
-    ]()
-    var first_row = Int(thread_idx.x) // (TILE // columns) * rows
-    var first_column = Int(thread_idx.x) % (TILE // columns) * columns
-    var sums = Array[SIMD[accumulate, columns], rows](
-        fill=SIMD[accumulate, columns](0)
+    var tile = ThreadTile[accumulate]()
+    tile.add_product(
+        product.a,
+        product.m,
+        row,
+        product.b.transposed(),
+        product.n,
+        column,
+        product.k,
+        shared_memory[accumulate, DEPTH * STRIDE](),
+        shared_memory[accumulate, DEPTH * STRIDE](),
     )
-    for start in range(0, product.k, DEPTH):
-        _load_tile[dtype, accumulate, DEPTH, True, stride](
-            product.a, product.m, row, product.k, start, a_tile
-        )
-        _load_tile[dtype, accumulate, DEPTH, True, stride](
-            product.b.transposed(), product.n, column, product.k, start, b_tile
-        )
-        barrier()
-        for p in range(DEPTH):
-            var right = b_tile.unsafe_load[width=columns](
-                p * stride + first_column
-            )
-            comptime for half in range(rows // 4):
-                var left = a_tile.unsafe_load[width=4](
-                    p * stride + first_row + half * 4
-                )
-                comptime for i in range(4):
-                    sums[half * 4 + i] += left[i] * right
-        barrier()
-    comptime for i in range(rows):
-        comptime for j in range(columns):
+    comptime for i in range(tile.ROWS):
+        comptime for j in range(tile.COLUMNS):
             product.store(
-                row + first_row + i, column + first_column + j, sums[i][j]
+                row + tile.row() + i,
+                column + tile.column() + j,
+                tile.sums[i][j],
             )
 
 
@@ -184,12 +294,8 @@ def _tile_by_mma[
     comptime stride = MMA_DEPTH + 8
     comptime row_steps = 2
     comptime column_steps = 4
-    var a_tile = stack_allocation[
-        TILE * stride, dtype, alignment=16, address_space=AddressSpace.SHARED
-    ]()
-    var b_tile = stack_allocation[
-        TILE * stride, dtype, alignment=16, address_space=AddressSpace.SHARED
-    ]()
+    var a_tile = shared_memory[dtype, TILE * stride]()
+    var b_tile = shared_memory[dtype, TILE * stride]()
     var warp = Int(thread_idx.x) // 32
     var group = Int(lane_id()) // 4
     var member = Int(lane_id()) % 4
@@ -199,10 +305,10 @@ def _tile_by_mma[
         fill=SIMD[DType.float32, 4](0)
     )
     for start in range(0, product.k, MMA_DEPTH):
-        _load_tile[dtype, dtype, MMA_DEPTH, False, stride](
+        load_tile[dtype, dtype, MMA_DEPTH, False, stride](
             product.a, product.m, row, product.k, start, a_tile
         )
-        _load_tile[dtype, dtype, MMA_DEPTH, False, stride](
+        load_tile[dtype, dtype, MMA_DEPTH, False, stride](
             product.b.transposed(), product.n, column, product.k, start, b_tile
         )
         barrier()

@@ -2,6 +2,7 @@
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.sys.info import is_gpu
+from std.sys.intrinsics import masked_load, masked_store
 
 from mojo_kernels.abi import Data
 
@@ -18,6 +19,25 @@ def ceil_div(a: Int, b: Int) -> Int:
         The smallest integer that is not below a / b.
     """
     return (a + b - 1) // b
+
+
+@inline(.always)
+def first_lanes[width: Int](count: Int) -> SIMD[DType.bool, width]:
+    """The mask of a vector's first lanes.
+
+    Parameters:
+        width: The number of lanes.
+
+    Args:
+        count: How many are set; may be larger than the width.
+
+    Returns:
+        The mask.
+    """
+    var lanes = SIMD[DType.int32, width](0)
+    comptime for i in range(width):
+        lanes[i] = Int32(i)
+    return lanes.lt(SIMD[DType.int32, width](Int32(min(count, width))))
 
 
 def accumulator[dtype: DType]() -> DType:
@@ -183,31 +203,29 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
             sums: The product's elements.
             count: How many of the lanes exist.
         """
-        if count < width or self.out.column_stride != 1:
+        var whole = count >= width
+        var step = self.addend.column_stride if self.has_addend else 0
+        if self.out.column_stride != 1 or (step != 0 and step != 1):
             for lane in range(min(width, count)):
                 self.store(i, j + lane, sums[lane])
             return
         var value = sums * self.alpha
+        var mask = first_lanes[width](count)
         if self.has_addend:
             var source = self.addend.at(i, j)
-            if self.addend.column_stride == 1:
-                value += (
-                    self.beta
-                    * source.unsafe_load[width=width]().cast[Self.accumulate]()
-                )
-            elif self.addend.column_stride == 0:
-                value += (
-                    self.beta * source.unsafe_load().cast[Self.accumulate]()
-                )
+            var addend = SIMD[Self.dtype, width](0)
+            if step == 0:
+                addend = SIMD[Self.dtype, width](source.unsafe_load())
+            elif whole:
+                addend = source.unsafe_load[width=width]()
             else:
-                for lane in range(width):
-                    value[lane] += (
-                        self.beta
-                        * source.unsafe_load(
-                            lane * self.addend.column_stride
-                        ).cast[Self.accumulate]()
-                    )
-        self.out.at(i, j).unsafe_store[width=width](value.cast[Self.dtype]())
+                addend = masked_load[width](source, mask, addend)
+            value += self.beta * addend.cast[Self.accumulate]()
+        var target = self.out.at(i, j)
+        if whole:
+            target.unsafe_store[width=width](value.cast[Self.dtype]())
+        else:
+            masked_store(value.cast[Self.dtype](), target, mask)
 
 
 @fieldwise_init

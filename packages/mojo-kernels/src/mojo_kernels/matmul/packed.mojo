@@ -82,18 +82,29 @@ def finish_tile[
     """
     comptime Format = TileFormat[dtype]
     comptime width = Format.WIDTH
+    var adds = update.has_addend
     if (
         columns == Format.COLUMNS
         and update.out.column_stride == 1
-        and not update.has_addend
+        and (not adds or update.addend.column_stride == 1)
     ):
         for i in range(rows):
             comptime for j in range(Format.VECTORS):
-                var sums = tile.unsafe_load[width=width](
-                    i * Format.COLUMNS + j * width
+                var value = (
+                    tile.unsafe_load[width=width](
+                        i * Format.COLUMNS + j * width
+                    )
+                    * update.alpha
                 )
+                if adds:
+                    value += (
+                        update.beta
+                        * update.addend.at(i, j * width)
+                        .unsafe_load[width=width]()
+                        .cast[Format.ACCUMULATE]()
+                    )
                 update.out.at(i, j * width).unsafe_store[width=width](
-                    (sums * update.alpha).cast[dtype]()
+                    value.cast[dtype]()
                 )
         return
     for i in range(rows):
@@ -104,6 +115,49 @@ def finish_tile[
                 tile.unsafe_load[width=width](i * Format.COLUMNS + j),
                 columns - j,
             )
+
+
+def multiply_panels[
+    dtype: DType
+](
+    rows: Int,
+    columns: Int,
+    depth: Int,
+    a: Data[TileFormat[dtype].PACKED],
+    b: Data[TileFormat[dtype].PACKED],
+    tile: Data[TileFormat[dtype].ACCUMULATE],
+):
+    """Multiplies panels; at the edges only as many thirds of the rows and vectors of columns as exist.
+
+    Parameters:
+        dtype: The element type of the operands.
+
+    Args:
+        rows: How many rows exist.
+        columns: How many columns exist.
+        depth: The number of groups along the depth.
+        a: A packed panel of A.
+        b: A packed panel of B.
+        tile: Where the `ROWS` x `COLUMNS` sums go; others than the existing ones may stay as they are.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime third = Format.ROWS // 3
+    var thirds = ceil_div(rows, third)
+    var vectors = ceil_div(columns, Format.WIDTH)
+    comptime for i in range(3, 0, -1):
+        comptime for j in range(Format.VECTORS, 0, -1):
+            if thirds == i and vectors == j:
+                multiply_tile[
+                    Format.ACCUMULATE,
+                    Format.PACKED,
+                    rows = i * third,
+                    vectors=j,
+                    width = Format.WIDTH,
+                    group = Format.GROUP,
+                    row_step = Format.GROUP,
+                    depth_step = Format.ROWS * Format.GROUP,
+                    b_step = Format.COLUMNS * Format.GROUP,
+                ](depth, a, b, tile, Format.COLUMNS)
 
 
 @inline(.always)
@@ -275,21 +329,15 @@ def multiply_packed[
                     )
                     for j in range(n_first, min(n_first + n_group, n_panels)):
                         for i in range(m_first, m_end):
-                            multiply_tile[
-                                accumulate,
-                                packed,
-                                rows=rows,
-                                vectors=Format.VECTORS,
-                                width=width,
-                                group=group,
-                                row_step=group,
-                                depth_step=rows * group,
-                            ](
+                            var tile_rows = min(rows, m_size - i * rows)
+                            var tile_columns = min(columns, n_size - j * columns)
+                            multiply_panels[dtype](
+                                tile_rows,
+                                tile_columns,
                                 ceil_div(k_size, group),
                                 a_packed.unsafe_offset((i - m_first) * a_panel),
                                 b_packed.unsafe_offset(j * b_panel),
                                 tile,
-                                columns,
                             )
                             comptime if keeps_sums:
                                 if slices > 1:
@@ -305,8 +353,8 @@ def multiply_packed[
                                         continue
                             finish_tile[dtype](
                                 tile,
-                                min(rows, m_size - i * rows),
-                                min(columns, n_size - j * columns),
+                                tile_rows,
+                                tile_columns,
                                 here.block(i * rows, j * columns),
                             )
 

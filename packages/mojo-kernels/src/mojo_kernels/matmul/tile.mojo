@@ -96,6 +96,7 @@ def multiply_tile[
     group: Int = 1,
     row_step: Int,
     depth_step: Int,
+    b_step: Int = vectors * width * group,
     adds: Bool = False,
 ](
     depth: Int,
@@ -115,6 +116,7 @@ def multiply_tile[
         group: Neighbours along the depth that are packed side by side.
         row_step: Elements from one row of A to the next.
         depth_step: Elements from one group of A to the next along the depth.
+        b_step: Elements from one row of B to the next.
         adds: Whether the sums start from what the tile holds.
 
     Args:
@@ -150,7 +152,7 @@ def multiply_tile[
                     sums[i * vectors + j],
                 )
         left = left.unsafe_offset(depth_step)
-        right = right.unsafe_offset(vectors * width * group)
+        right = right.unsafe_offset(b_step)
     comptime for i in range(rows):
         comptime for j in range(vectors):
             tile.unsafe_store[width=width](
