@@ -47,8 +47,7 @@ struct Autocast final : c10::OperatorKernel {
         arguments[*position] = static_cast<int64_t>(at::ScalarType::Float);
       return op.callBoxed(stack);
     }
-    at::ScalarType to =
-        policy == Policy::kFloat32 ? at::ScalarType::Float : at::autocast::get_autocast_dtype(kMojo);
+    at::ScalarType to = policy == Policy::kFloat32 ? at::ScalarType::Float : at::autocast::get_autocast_dtype(kMojo);
     if (policy == Policy::kPromote) {
       for (size_t i = 0; i < count; i++)
         for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
@@ -75,8 +74,8 @@ void register_autocast_fallthrough() {
 TORCH_MOJO_API int32_t torch_mojo_register_autocast(const char* name, int32_t policy) {
   using namespace torch_mojo;
   return shield([&] {
-    register_kernel(name, c10::DispatchKey::AutocastPrivateUse1,
-                    c10::KernelFunction::makeFromBoxedFunctor<Autocast>(
-                        std::make_unique<Autocast>(static_cast<Policy>(policy))));
+    register_kernel(
+        name, c10::DispatchKey::AutocastPrivateUse1,
+        c10::KernelFunction::makeFromBoxedFunctor<Autocast>(std::make_unique<Autocast>(static_cast<Policy>(policy))));
   });
 }

@@ -43,8 +43,8 @@ at::ScalarType bits_of(size_t itemsize) {
 }
 
 bool is_same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && ((a.is_contiguous() && b.is_contiguous()) ||
-                                    (a.strides() == b.strides() && a.is_non_overlapping_and_dense()));
+  return a.sizes() == b.sizes() &&
+         ((a.is_contiguous() && b.is_contiguous()) || (a.strides() == b.strides() && a.is_non_overlapping_and_dense()));
 }
 
 void* data_of(const at::Tensor& tensor) { return view_of(tensor).data; }
@@ -106,8 +106,8 @@ void copy_from_host(const at::Tensor& destination, const at::Tensor& source, boo
   const at::Tensor host = source.to(destination.scalar_type()).expand(destination.sizes()).contiguous();
   const at::Tensor target =
       destination.is_contiguous() ? destination : empty(destination.sizes(), destination.scalar_type(), device);
-  check_status(mojo_copy(data_of(target), device, host.const_data_ptr(), MOJO_HOST, host.nbytes(), current_stream(device),
-                         !non_blocking));
+  check_status(mojo_copy(data_of(target), device, host.const_data_ptr(), MOJO_HOST, host.nbytes(),
+                         current_stream(device), !non_blocking));
   if (!target.is_same(destination)) copy_on_device(destination, target);
 }
 
@@ -121,8 +121,8 @@ void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool 
     return;
   }
   const at::Tensor host = at::detail::empty_cpu(ready.sizes(), ready.scalar_type());
-  check_status(mojo_copy(host.mutable_data_ptr(), MOJO_HOST, data_of(ready), device, ready.nbytes(),
-                         current_stream(device), 1));
+  check_status(
+      mojo_copy(host.mutable_data_ptr(), MOJO_HOST, data_of(ready), device, ready.nbytes(), current_stream(device), 1));
   destination.copy_(host);
 }
 
@@ -138,7 +138,8 @@ void wait_across(c10::DeviceIndex waiter, c10::DeviceIndex producer) {
 void copy_across_devices(const at::Tensor& destination, const at::Tensor& source) {
   const auto to = destination.device().index(), from = source.device().index();
   const at::Tensor ready = contiguous_on_device(source, destination.scalar_type(), destination.sizes());
-  const at::Tensor target = destination.is_contiguous() ? destination : empty(destination.sizes(), destination.scalar_type(), to);
+  const at::Tensor target =
+      destination.is_contiguous() ? destination : empty(destination.sizes(), destination.scalar_type(), to);
   wait_across(to, from);
   check_status(mojo_copy(data_of(target), to, data_of(ready), from, ready.nbytes(), current_stream(to), 0));
   wait_across(from, to);  // so that the source is not overwritten or freed before it was read
@@ -173,8 +174,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   alignas(16) char bytes[16];
   const auto device = self.device().index();
-  check_status(
-      mojo_copy(bytes, MOJO_HOST, data_of(self), device, self.itemsize(), current_stream(device), 1));
+  check_status(mojo_copy(bytes, MOJO_HOST, data_of(self), device, self.itemsize(), current_stream(device), 1));
   return load_scalar(bytes, self.scalar_type());
 }
 

@@ -1,10 +1,12 @@
 // Ops whose schema arguments map one to one to a kernel call (rows of type Native).
 //
 // The row names an `.out` overload. Three forms come from it:
-// - functional and in-place, of structured ops: torch's own kernel checks the arguments and allocates the output, then calls
+// - functional and in-place, of structured ops: torch's own kernel checks the arguments and allocates the output, then
+// calls
 //   the `.out` overload, which trusts what it gets;
 // - functional, of other ops: the op runs on meta tensors first, which gives the outputs to allocate;
-// - `.out` called by the user: the functional form runs on meta tensors first, then the given outputs are checked and resized.
+// - `.out` called by the user: the functional form runs on meta tensors first, then the given outputs are checked and
+// resized.
 #include <ATen/MemoryOverlap.h>
 
 #include "structured.h"
@@ -90,17 +92,18 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
     });
     // An absent optional tensor: any dtype does, so take the first's.
     if (!found) dtypes[i] = dtypes[0];
-    if (!row.kernel.supports(dtypes[i], i)) throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
+    if (!row.kernel.supports(dtypes[i], i))
+      throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
   }
   CurrentDevice guard(device);
   call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
 }
 
 void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::Tensor& device_of) {
-  TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(), ", but got ",
-              out.dtype(), " instead");
-  TORCH_CHECK(out.device() == device_of.device(), "Expected out tensor to have device ", device_of.device(), ", but got ",
-              out.device(), " instead");
+  TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(),
+              ", but got ", out.dtype(), " instead");
+  TORCH_CHECK(out.device() == device_of.device(), "Expected out tensor to have device ", device_of.device(),
+              ", but got ", out.device(), " instead");
   at::native::resize_output(out, wanted.sizes());
   at::assert_no_internal_overlap(out);
 }
@@ -163,7 +166,8 @@ struct TypedStructuredForm<at::Tensor(Args...)> final : c10::OperatorKernel {
 
 // `spelled` is the schema's argument types as text, e.g. "Tensor,Tensor".
 template <class Signature>
-bool register_typed(const char* form, const std::string& spelled, const std::string& name, const c10::OperatorHandle& op) {
+bool register_typed(const char* form, const std::string& spelled, const std::string& name,
+                    const c10::OperatorHandle& op) {
   if (spelled != form) return false;
   register_kernel(name, c10::DispatchKey::PrivateUse1,
                   c10::KernelFunction::makeFromUnboxedFunctor<false, TypedStructuredForm<Signature>>(
@@ -222,8 +226,8 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 }  // namespace
 }  // namespace torch_mojo
 
-// `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" in scalars. `masks`: one per dtype
-// argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
+// `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" in scalars. `masks`: one per
+// dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
 TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
                                                   const char* tensors, const char* scalars, const char* dtype_arguments,
                                                   const char* functional, const char* in_place) {
@@ -232,7 +236,8 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     const auto op = find_operator(name);
     const auto& schema = op.schema();
     const auto dtype_names = split(dtype_arguments);
-    auto row = std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
+    auto row =
+        std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
     for (const auto& tensor : split(tensors)) row->tensors.push_back({Source::kTensor, argument_index(schema, tensor)});
     for (const auto& scalar : split(scalars)) {
       if (scalar.rfind("len(", 0) == 0) {

@@ -4,9 +4,9 @@
 namespace torch_mojo {
 namespace {
 
-constexpr uint64_t kFloatingDtypes = 1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
-                                     1 << static_cast<int>(at::ScalarType::Double) |
-                                     1 << static_cast<int>(at::ScalarType::BFloat16);
+constexpr uint64_t kFloatingDtypes =
+    1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
+    1 << static_cast<int>(at::ScalarType::Double) | 1 << static_cast<int>(at::ScalarType::BFloat16);
 
 KernelFamily& forward_family() {
   static KernelFamily family("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", {kFloatingDtypes});
@@ -25,24 +25,26 @@ struct Shape {
 
 Shape shape_of(const at::Tensor& input, at::IntArrayRef normalized) {
   const size_t ndim = input.dim(), axes = normalized.size();
-  TORCH_CHECK(axes >= 1, "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
-                         "but got normalized_shape = ",
+  TORCH_CHECK(axes >= 1,
+              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
+              "but got normalized_shape = ",
               normalized);
   TORCH_CHECK(ndim >= axes && input.sizes().slice(ndim - axes) == normalized, "Given normalized_shape=", normalized,
               ", expected input with shape [*, ", normalized, "], but got input of size", input.sizes());
   Shape shape;
-  for (size_t i = 0; i < ndim; i++) (i < ndim - axes ? shape.rows : shape.columns) *= input.size(static_cast<int64_t>(i));
+  for (size_t i = 0; i < ndim; i++)
+    (i < ndim - axes ? shape.rows : shape.columns) *= input.size(static_cast<int64_t>(i));
   shape.statistics = input.sizes().slice(0, ndim - axes).vec();
   shape.statistics.resize(ndim, 1);
   return shape;
 }
 
-at::Tensor optional_parameter(const c10::IValue& value, const at::Tensor& input, at::IntArrayRef normalized, const char* name) {
+at::Tensor optional_parameter(const c10::IValue& value, const at::Tensor& input, at::IntArrayRef normalized,
+                              const char* name) {
   if (value.isNone() || !value.toTensor().defined()) return {};
   const at::Tensor& parameter = value.toTensor();
-  TORCH_CHECK(parameter.sizes() == normalized, "Expected ", name,
-              " to be of same shape as normalized_shape, but got ", name, " of shape ", parameter.sizes(),
-              " and normalized_shape = ", normalized);
+  TORCH_CHECK(parameter.sizes() == normalized, "Expected ", name, " to be of same shape as normalized_shape, but got ",
+              name, " of shape ", parameter.sizes(), " and normalized_shape = ", normalized);
   check_same_device(parameter, input.device().index(), "native_layer_norm");
   return parameter.to(input.scalar_type()).contiguous();
 }

@@ -49,7 +49,8 @@ int promotion_category(const at::Scalar& value) {
 
 }  // namespace
 
-IteratorLayout::IteratorLayout(const at::TensorIteratorBase& iterator) : words_((iterator.ntensors() + 1) * iterator.ndim()) {
+IteratorLayout::IteratorLayout(const at::TensorIteratorBase& iterator)
+    : words_((iterator.ntensors() + 1) * iterator.ndim()) {
   const int ndim = iterator.ndim();
   for (int d = 0; d < ndim; d++) words_[d] = iterator.shape()[ndim - 1 - d];
   for (int t = 0; t < iterator.ntensors(); t++) {
@@ -60,12 +61,17 @@ IteratorLayout::IteratorLayout(const at::TensorIteratorBase& iterator) : words_(
 
 MojoTensor IteratorLayout::view(const at::TensorIteratorBase& iterator, int operand) const {
   const int ndim = iterator.ndim();
-  return {iterator.data_ptr(operand), words_.data(),        words_.data() + (operand + 1) * ndim,
-          iterator.numel(),           static_cast<int32_t>(iterator.dtype(operand)), static_cast<int16_t>(ndim), 0};
+  return {iterator.data_ptr(operand),
+          words_.data(),
+          words_.data() + (operand + 1) * ndim,
+          iterator.numel(),
+          static_cast<int32_t>(iterator.dtype(operand)),
+          static_cast<int16_t>(ndim),
+          0};
 }
 
-std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template, uint64_t mask,
-                                                 Promotion promotion, const std::string& inputs,
+std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template,
+                                                 uint64_t mask, Promotion promotion, const std::string& inputs,
                                                  const std::string& scalars) {
   auto row = std::make_shared<PointwiseRow>(name, key_template, mask, promotion);
   const auto& schema = find_operator(name).schema();
@@ -88,8 +94,8 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
   return row;
 }
 
-at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments, at::Tensor out,
-                         bool trusted) {
+at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments,
+                         at::Tensor out, bool trusted) {
   const size_t count = row.inputs.size();
   std::array<at::Tensor, kMaxInputs> inputs;
   for (size_t i = 0; i < count; i++) {
@@ -253,7 +259,8 @@ bool run_direct(const DirectPlan& plan, const DirectArguments& arguments, bool i
   if (self_impl->device_type() != kMojo || !self_impl->is_contiguous()) return false;
   const at::ScalarType dtype = c10::typeMetaToScalarType(self_impl->dtype());
   const int category = promotion_category(dtype);
-  if (!row.kernel.supports(dtype) || category == 3 || (row.promotion == Promotion::kFloat && category != 2)) return false;
+  if (!row.kernel.supports(dtype) || category == 3 || (row.promotion == Promotion::kFloat && category != 2))
+    return false;
   if (in_place && row.promotion == Promotion::kBool && dtype != at::ScalarType::Bool) return false;
   const int64_t numel = self_impl->numel();
   if (numel == 0) return false;
@@ -348,8 +355,8 @@ using S = const at::Scalar&;
 
 // `form` spells the schema's arguments: T for tensors, S for numbers.
 template <class... Args>
-bool register_if(const char* form, const std::string& spelled, bool in_place, const std::string& overload, DirectPlan plan,
-                 const c10::OperatorHandle& op) {
+bool register_if(const char* form, const std::string& spelled, bool in_place, const std::string& overload,
+                 DirectPlan plan, const c10::OperatorHandle& op) {
   if (spelled != form) return false;
   if (in_place) {
     register_kernel(overload, c10::DispatchKey::PrivateUse1,

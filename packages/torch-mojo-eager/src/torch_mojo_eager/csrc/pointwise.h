@@ -21,8 +21,8 @@ enum class Promotion {
 
 // What a schema argument is to the kernel.
 struct Operand {
-  int argument;   // position in the schema
-  bool is_tensor; // a tensor, or a Scalar that becomes a 0-dim operand
+  int argument;    // position in the schema
+  bool is_tensor;  // a tensor, or a Scalar that becomes a 0-dim operand
 };
 
 struct PointwiseRow {
@@ -39,12 +39,12 @@ struct PointwiseRow {
 };
 
 // Names in `inputs` and `scalars` are schema arguments, separated by commas.
-std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template, uint64_t mask,
-                                                 Promotion promotion, const std::string& inputs,
+std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template,
+                                                 uint64_t mask, Promotion promotion, const std::string& inputs,
                                                  const std::string& scalars);
 
-// A TensorIterator's operands as the kernels take them: last dimension fastest, strides in elements. Owns the words that the
-// views point to.
+// A TensorIterator's operands as the kernels take them: last dimension fastest, strides in elements. Owns the words
+// that the views point to.
 class IteratorLayout {
  public:
   explicit IteratorLayout(const at::TensorIteratorBase& iterator);
@@ -54,10 +54,10 @@ class IteratorLayout {
   c10::SmallVector<int64_t, 48> words_;
 };
 
-// Computes into `out`, which may be undefined, and returns it. `arguments` are in the schema's order; `trusted` says that
-// torch's meta function has allocated `out`.
-at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments, at::Tensor out,
-                         bool trusted);
+// Computes into `out`, which may be undefined, and returns it. `arguments` are in the schema's order; `trusted` says
+// that torch's meta function has allocated `out`.
+at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments,
+                         at::Tensor out, bool trusted);
 
 // The direct path's registration; false where the schema has no typed form here.
 bool register_direct(const std::string& overload, std::shared_ptr<PointwiseRow> row);

@@ -25,8 +25,9 @@ c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? devi
 
 void check_device_index(int64_t index) {
   const int count = mojo_device_count();
-  TORCH_CHECK(index >= 0 && index < count, "mojo: invalid device index ", index, "; there ", count == 1 ? "is " : "are ",
-              count, count == 1 ? " device" : " devices", " (MOJO_RUNTIME_DEVICES chooses, e.g. cpu:2)");
+  TORCH_CHECK(index >= 0 && index < count, "mojo: invalid device index ", index, "; there ",
+              count == 1 ? "is " : "are ", count, count == 1 ? " device" : " devices",
+              " (MOJO_RUNTIME_DEVICES chooses, e.g. cpu:2)");
 }
 
 // ---- memory ----
@@ -44,7 +45,8 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_device_memory; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
-    check_status(mojo_copy(destination, current_device, source, current_device, bytes, current_stream(current_device), 0));
+    check_status(
+        mojo_copy(destination, current_device, source, current_device, bytes, current_stream(current_device), 0));
   }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override { check_status(mojo_empty_cache(current_device)); }
@@ -241,8 +243,9 @@ struct PhiloxGenerator final : c10::GeneratorImpl {
     return state.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& state) override {
-    TORCH_CHECK_TYPE(state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() && state.is_contiguous(),
-                     "RNG state must be a torch.ByteTensor");
+    TORCH_CHECK_TYPE(
+        state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() && state.is_contiguous(),
+        "RNG state must be a torch.ByteTensor");
     TORCH_CHECK(state.numel() == 16 || state.numel() == 8, "RNG state is wrong size");
     uint64_t words[2] = {0, 0};
     std::memcpy(words, state.data(), state.numel());
@@ -294,7 +297,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     TORCH_CHECK(device != MOJO_HOST, "the pointer is not mojo device memory");
     return {kMojo, static_cast<c10::DeviceIndex>(device)};
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator_of(device); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator_of(device);
+  }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     if (device < 0) device = current_device;
     check_device_index(device);
@@ -323,9 +328,9 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
     *event = std::shared_ptr<void>(handle, [](void* e) { mojo_event_destroy(e); });
     check_status(mojo_event_record(handle, current_device, current_stream(current_device)));
     if (cpu_nanoseconds != nullptr)
-      *cpu_nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::steady_clock::now().time_since_epoch())
-                             .count();
+      *cpu_nanoseconds =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+              .count();
   }
   float elapsed(const Event* start, const Event* end) const override {
     check_status(mojo_event_synchronize(start->get()));
@@ -354,11 +359,11 @@ at::Generator default_generator(int64_t device) { return default_generator_of(st
 
 // Reserves `increment` draws per thread; returns {seed, offset} before.
 std::vector<int64_t> philox_state(const std::optional<at::Generator>& generator, int64_t device, int64_t increment) {
-  const at::Generator& chosen = generator && generator->defined()
-                                    ? *generator
-                                    : default_generator_of(static_cast<c10::DeviceIndex>(device));
+  const at::Generator& chosen =
+      generator && generator->defined() ? *generator : default_generator_of(static_cast<c10::DeviceIndex>(device));
   TORCH_CHECK(chosen.device().type() == kMojo && (chosen.device().index() == device || device < 0), "Expected a '",
-              c10::Device(kMojo, static_cast<c10::DeviceIndex>(device)), "' generator but found '", chosen.device(), "'");
+              c10::Device(kMojo, static_cast<c10::DeviceIndex>(device)), "' generator but found '", chosen.device(),
+              "'");
   auto* impl = static_cast<PhiloxGenerator*>(chosen.unsafeGetGeneratorImpl());
   std::lock_guard<std::mutex> lock(impl->mutex_);
   std::vector<int64_t> state = {static_cast<int64_t>(impl->seed_value), static_cast<int64_t>(impl->offset_value)};

@@ -11,7 +11,8 @@
 #include "structured.cpp"
 #include "views.cpp"
 
-// Registers the device under `name` with everything that needs no rows. The schemas of the mojo:: ops are defined before.
+// Registers the device under `name` with everything that needs no rows. The schemas of the mojo:: ops are defined
+// before.
 TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
   using namespace torch_mojo;
   return shield([&] {

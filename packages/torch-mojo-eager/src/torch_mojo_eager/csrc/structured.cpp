@@ -31,7 +31,8 @@ c10::IValue to_meta(const c10::IValue& value, const c10::Type& type) {
   if (value.isList() && type.str().find("Tensor") != std::string::npos) {
     c10::List<std::optional<at::Tensor>> metas;
     for (const auto& item : value.toListRef())
-      metas.push_back(item.isTensor() && item.toTensor().defined() ? std::optional(to_meta(item.toTensor())) : std::nullopt);
+      metas.push_back(item.isTensor() && item.toTensor().defined() ? std::optional(to_meta(item.toTensor()))
+                                                                   : std::nullopt);
     return metas;
   }
   return value;
@@ -54,8 +55,7 @@ std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, con
   }
   functional.callBoxed(&stack);
   std::vector<at::Tensor> outputs;
-  for (const auto& value : stack)
-    for_each_tensor(value, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
+  for (const auto& value : stack) for_each_tensor(value, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
   return outputs;
 }
 

@@ -1,5 +1,5 @@
-// Structured ops: torch's own kernels for the functional and in-place forms check the arguments, allocate the output and then
-// call the out form, which is ours.
+// Structured ops: torch's own kernels for the functional and in-place forms check the arguments, allocate the output
+// and then call the out form, which is ours.
 #pragma once
 #include "kernel_call.h"
 
@@ -27,8 +27,8 @@ class TrustOutputs {
 // Registers torch's own kernel for a functional or in-place overload, with trusted outputs.
 void register_structured_form(const std::string& overload);
 
-// Runs the functional form on meta tensors: torch's own checks, and what the outputs must be. `arguments` belong to `schema`,
-// that of another form.
+// Runs the functional form on meta tensors: torch's own checks, and what the outputs must be. `arguments` belong to
+// `schema`, that of another form.
 std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, const c10::FunctionSchema& schema,
                                       const c10::IValue* arguments);
 
