@@ -5,9 +5,10 @@ instruction and no call into libm. Polynomials are minimax fits (Remez exchange)
 them. Half types go through `widen` and `narrow`: computed in float32, rounded once.
 """
 
-from std.math import copysign, fma, sqrt
+from std.math import copysign, fma
 from std.memory import bitcast
 from std.sys.info import size_of
+from std.sys.intrinsics import llvm_intrinsic
 from std.utils.numerics import inf, isinf, isnan, nan
 
 
@@ -119,6 +120,23 @@ def to_bits[
         Their bits as unsigned integers.
     """
     return bitcast[unsigned_type[dtype](), w](x)
+
+
+@inline(.always)
+def sqrt[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
+    """The square root, correctly rounded: std.math's is an approximation on NVIDIA GPUs.
+
+    Parameters:
+        dtype: float32 or float64.
+        w: The vector width.
+
+    Args:
+        x: The arguments.
+
+    Returns:
+        The roots; NaN below 0.
+    """
+    return llvm_intrinsic["llvm.sqrt", SIMD[dtype, w], has_side_effect=False](x)
 
 
 @inline(.always)

@@ -135,9 +135,12 @@ def linspace[dtype: DType](call: KernelCall) raises:
     Args:
         call: Tensors: output, one-dimensional. Scalars: start, end, Numbers.
     """
-    comptime type = DType.float64 if dtype.is_integral() else _position_type[
-        dtype
-    ]()
+    comptime of_integers = (
+        DType.float32 if has_accelerator() else DType.float64
+    )
+    comptime type = (
+        of_integers if dtype.is_integral() else _position_type[dtype]()
+    )
     var start = call.number[type](0)
     var end = call.number[type](2)
     var count = call.tensor(0).numel

@@ -1,8 +1,8 @@
 """The error function, the gamma function and their relatives for float32 and float64 vectors (see `math`)."""
 
-from mojo_kernels.math import PI, clamp, exp, log, polynomial
+from mojo_kernels.math import PI, clamp, exp, log, polynomial, sqrt
 from mojo_kernels.trigonometry import sin, tan
-from std.math import copysign, fma, floor, sqrt
+from std.math import copysign, fma, floor
 from std.utils.numerics import inf, nan
 
 

@@ -12,10 +12,11 @@ from mojo_kernels.math import (
     mantissa_bits,
     polynomial,
     round_shift,
+    sqrt,
     to_bits,
     unsigned_type,
 )
-from std.math import copysign, fma, sqrt
+from std.math import copysign, fma
 from std.utils.numerics import inf, isnan, nan
 from std.utils.static_tuple import StaticTuple
 

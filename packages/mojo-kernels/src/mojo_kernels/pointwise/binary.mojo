@@ -23,13 +23,14 @@ from mojo_kernels.math import (
     log,
     log1p,
     pow,
+    sqrt,
     widen,
 )
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
 from mojo_kernels.trigonometry import atan2
 from std.atomic import Atomic
-from std.math import copysign, sqrt, trunc
+from std.math import copysign, trunc
 from std.sys.info import has_accelerator
 from std.utils.numerics import inf, isnan, nan
 from std.utils.static_tuple import StaticTuple

@@ -1,7 +1,12 @@
 """Applies an element function on the CPU: whole rows where they are vectors in memory, else gathered pieces."""
 
 from mojo_kernels.abi import KernelCall
-from mojo_kernels.layout import Cursor, IndexSpace, parallel_ranges
+from mojo_kernels.layout import (
+    Cursor,
+    Dimension,
+    IndexSpace,
+    parallel_ranges,
+)
 from mojo_kernels.pointwise.function import (
     ElementFunction,
     Storage,
@@ -148,19 +153,119 @@ def _copies[
     return address
 
 
-@inline(.always)
-def _gather[
-    dtype: DType
-](
-    mut buffer: Array[Scalar[storage_type[dtype]()], STAGED],
-    start: Int,
-    count: Int,
-    source: Storage[dtype],
-    stride: Int,
-):
-    """Copies strided elements to `buffer[start:start + count]`."""
-    for i in range(count):
-        buffer.unsafe_get(start + i) = source.unsafe_load(i * stride)
+struct _Walk[dtype: DType]:
+    """The elements of one operand in the order of the output's indices, piece by piece.
+    """
+
+    var data: Storage[Self.dtype]
+    var space: IndexSpace[1]
+    """The outer dimensions, coalesced for this operand alone."""
+    var row: Dimension[1]
+    var cursor: Cursor[1]
+    var column: Int
+    var buffer: Array[Scalar[storage_type[Self.dtype]()], STAGED]
+    var repeats: Bool
+    """All rows are the same memory."""
+    var repeated: Int
+    """How many elements from the start of a row on the buffer holds, where rows repeat."""
+
+    def __init__[
+        operands: Int
+    ](
+        out self,
+        data: Storage[Self.dtype],
+        all: IndexSpace[operands],
+        row: Dimension[operands],
+        k: Int,
+        start: Int,
+    ):
+        """Starts the walk of operand `k` at a flat index."""
+        self.data = data
+        self.space = IndexSpace[1]()
+        for d in range(all.ndim):
+            self.space.append(
+                all.sizes.unsafe_get(d), StaticTuple[Int, 1](all.stride(d, k))
+            )
+        self.space.append(row.size, StaticTuple[Int, 1](row.strides[k]))
+        self.row = self.space.pop()
+        self.cursor = Cursor[1](self.space, start // self.row.size)
+        self.column = start % self.row.size
+        self.buffer = Array[Scalar[storage_type[Self.dtype]()], STAGED](
+            uninitialized=True
+        )
+        self.repeats = self.space.ndim == 0 or (
+            self.space.ndim == 1 and self.space.stride(0, 0) == 0
+        )
+        if self.row.strides[0] == 0 and self.space.ndim == 0:
+            # One element for all: as many short rows.
+            self.row.size = 1
+            self.column = 0
+        self.repeated = 0
+
+    @inline(.always)
+    def staged(self) -> Storage[Self.dtype]:
+        """The address of the buffer."""
+        return Storage[Self.dtype](
+            unsafe_from_address=Int(self.buffer.unsafe_ptr())
+        )
+
+    @inline(.always)
+    def here(self) -> Storage[Self.dtype]:
+        """The address of the next element."""
+        return self.data.unsafe_offset(
+            self.cursor.offsets[0] + self.column * self.row.strides[0]
+        )
+
+    @inline(.always)
+    def is_direct(self, count: Int) -> Bool:
+        """Whether the next elements lie side by side."""
+        return self.row.strides[0] == 1 and self.column + count <= self.row.size
+
+    @inline(.always)
+    def skip(mut self, count: Int):
+        """Moves on within the row."""
+        self.column += count
+        if self.column == self.row.size:
+            self.column = 0
+            self.cursor.advance(self.space)
+
+    def read(mut self, count: Int) -> Storage[Self.dtype]:
+        """The next elements, gathered into the buffer where they do not lie side by side.
+        """
+        if self.is_direct(count):
+            var address = self.here()
+            self.skip(count)
+            return address
+        var whole_rows = (
+            self.repeats and self.column == 0 and count % self.row.size == 0
+        )
+        if whole_rows and count <= self.repeated:
+            return self.staged()
+        var target = self.staged()
+        var done = 0
+        while done < count:
+            var part = min(count - done, self.row.size - self.column)
+            var source = self.here()
+            var stride = self.row.strides[0]
+            for i in range(part):
+                target.unsafe_store(done + i, source.unsafe_load(i * stride))
+            done += part
+            self.skip(part)
+        self.repeated = count if whole_rows else 0
+        return target
+
+    def write(mut self, count: Int):
+        """Scatters the buffer to the next elements."""
+        var source = self.staged()
+        var done = 0
+        while done < count:
+            var part = min(count - done, self.row.size - self.column)
+            var target = self.here()
+            var stride = self.row.strides[0]
+            for i in range(part):
+                target.unsafe_store(i * stride, source.unsafe_load(done + i))
+            done += part
+            self.skip(part)
 
 
 def run_on_cpu[
@@ -239,96 +344,38 @@ def run_on_cpu[
             if rest > 0:
                 cursor.advance(space)
 
+    # Pieces of whole rows, where rows are short: what repeats is then gathered once.
+    var piece_size = STAGED
+    if row.size <= STAGED:
+        piece_size = STAGED // row.size * row.size
+
     def run_gathered(start: Int, end: Int) {imm}:
-        var results = Array[Scalar[storage_type[F.Output]()], STAGED](
-            uninitialized=True
-        )
-        var a_values = Array[Scalar[storage_type[F.First]()], STAGED](
-            uninitialized=True
-        )
-        var b_values = Array[Scalar[storage_type[F.Rest]()], STAGED](
-            uninitialized=True
-        )
-        var c_values = Array[Scalar[storage_type[F.Rest]()], STAGED](
-            uninitialized=True
-        )
-        var vectors = _Vectors[F](
-            Storage[F.Output](unsafe_from_address=Int(results.unsafe_ptr())),
-            Storage[F.First](unsafe_from_address=Int(a_values.unsafe_ptr())),
-            Storage[F.Rest](unsafe_from_address=Int(b_values.unsafe_ptr())),
-            Storage[F.Rest](unsafe_from_address=Int(c_values.unsafe_ptr())),
-            1,
-            1,
-            1,
-        )
-        var reader = Cursor[operands](space, start // row.size)
-        var read_column = start % row.size
-        var writer = Cursor[operands](space, start // row.size)
-        var write_column = read_column
+        var outputs = _Walk[F.Output](output, space, row, 0, start)
+        var a_walk = _Walk[F.First](a, space, row, min(1, F.arity), start)
+        var b_walk = _Walk[F.Rest](b, space, row, min(2, F.arity), start)
+        var c_walk = _Walk[F.Rest](c, space, row, min(3, F.arity), start)
+        var vectors = _Vectors[F](output, a, b, c, 1, 1, 1)
         var rest = end - start
         while rest > 0:
-            var piece = min(rest, STAGED)
-            var done = 0
-            while done < piece:
-                var count = min(piece - done, row.size - read_column)
-                comptime if F.arity > 0:
-                    var stride = row.strides[1]
-                    _gather[F.First](
-                        a_values,
-                        done,
-                        count,
-                        a.unsafe_offset(
-                            reader.offsets[1] + read_column * stride
-                        ),
-                        stride,
-                    )
-                comptime if F.arity > 1:
-                    var stride = row.strides[2]
-                    _gather[F.Rest](
-                        b_values,
-                        done,
-                        count,
-                        b.unsafe_offset(
-                            reader.offsets[2] + read_column * stride
-                        ),
-                        stride,
-                    )
-                comptime if F.arity > 2:
-                    var stride = row.strides[3]
-                    _gather[F.Rest](
-                        c_values,
-                        done,
-                        count,
-                        c.unsafe_offset(
-                            reader.offsets[3] + read_column * stride
-                        ),
-                        stride,
-                    )
-                done += count
-                read_column += count
-                if read_column == row.size:
-                    read_column = 0
-                    reader.advance(space)
-            vectors.run(f, piece)
-            done = 0
-            while done < piece:
-                var count = min(piece - done, row.size - write_column)
-                var target = output.unsafe_offset(
-                    writer.offsets[0] + write_column * row.strides[0]
-                )
-                for i in range(count):
-                    target.unsafe_store(
-                        i * row.strides[0], results.unsafe_get(done + i)
-                    )
-                done += count
-                write_column += count
-                if write_column == row.size:
-                    write_column = 0
-                    writer.advance(space)
-            rest -= piece
+            var count = min(rest, piece_size)
+            comptime if F.arity > 0:
+                vectors.a = a_walk.read(count)
+            comptime if F.arity > 1:
+                vectors.b = b_walk.read(count)
+            comptime if F.arity > 2:
+                vectors.c = c_walk.read(count)
+            if outputs.is_direct(count):
+                vectors.output = outputs.here()
+                vectors.run(f, count)
+                outputs.skip(count)
+            else:
+                vectors.output = outputs.staged()
+                vectors.run(f, count)
+                outputs.write(count)
+            rest -= count
 
     comptime grain = max(1, PARALLEL_GRAIN // F.cost)
     if vectors_in_rows and (space.numel == 1 or row.size >= w):
         parallel_ranges(call, numel, grain, run_rows, alignment=64)
     else:
-        parallel_ranges(call, numel, grain, run_gathered, alignment=64)
+        parallel_ranges(call, numel, grain, run_gathered, alignment=piece_size)

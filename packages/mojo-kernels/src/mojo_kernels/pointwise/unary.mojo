@@ -20,6 +20,7 @@ from mojo_kernels.math import (
     log2,
     pow,
     sigmoid,
+    sqrt,
     tanh,
     widen,
 )
@@ -39,7 +40,7 @@ from mojo_kernels.trigonometry import (
     sinh,
     tan,
 )
-from std.math import ceil, copysign, floor, sqrt, trunc
+from std.math import ceil, copysign, floor, trunc
 from std.utils.numerics import inf, isnan, nan
 
 
@@ -329,6 +330,29 @@ def _logit[dtype: DType](call: KernelCall) raises:
 
 
 @fieldwise_init
+struct _Square[dtype: DType](ElementFunction):
+    """The power that optimizers and norms ask for."""
+
+    comptime arity = 1
+    comptime First = Self.dtype
+    comptime Rest = Self.dtype
+    comptime Output = Self.dtype
+    comptime cost = 1
+
+    @inline(.always)
+    def apply[
+        w: SIMDLength
+    ](
+        self,
+        a: SIMD[Self.First, w],
+        b: SIMD[Self.Rest, w],
+        c: SIMD[Self.Rest, w],
+    ) -> SIMD[Self.Output, w]:
+        var x = widen(a)
+        return (x * x).cast[Self.dtype]()
+
+
+@fieldwise_init
 struct _PowScalar[dtype: DType](ElementFunction):
     """Powers with one exponent, the common ones without a logarithm."""
 
@@ -351,8 +375,6 @@ struct _PowScalar[dtype: DType](ElementFunction):
     ) -> SIMD[Self.Output, w]:
         var x = widen(a)
         var exponent = self.exponent
-        if exponent == 2:
-            return (x * x).cast[Self.dtype]()
         if exponent == 3:
             return (x * x * x).cast[Self.dtype]()
         comptime if Self.dtype.is_floating_point():
@@ -438,9 +460,11 @@ def unary[op: StaticString, dtype: DType](call: KernelCall) raises:
     elif op == "logit":
         _logit[dtype](call)
     elif op == "pow_scalar":
-        elementwise(
-            call, _PowScalar[dtype](call.number[compute_type[dtype]()](0))
-        )
+        var exponent = call.number[compute_type[dtype]()](0)
+        if exponent == 2:
+            elementwise(call, _Square[dtype]())
+        else:
+            elementwise(call, _PowScalar[dtype](exponent))
     elif (
         op == "clamp"
         or op == "hardtanh"
