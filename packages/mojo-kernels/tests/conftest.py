@@ -326,3 +326,18 @@ def kernels(pytestconfig: pytest.Config) -> Callable[[Sequence[str]], Library]:
     """Builds a library of kernels from their keys; see the top of this file."""
     folder = pytestconfig.cache.mkdir("mojo-kernels")
     return lambda keys: build(keys, folder)
+
+
+@pytest.fixture
+def run_mojo(tmp_path: Path) -> Callable[[str], str]:
+    """Compiles and runs a Mojo program that may import mojo_kernels; returns what it prints."""
+
+    def run(program: str) -> str:
+        source = tmp_path / "program.mojo"
+        source.write_text(program)
+        command = [mojo_compiler(), "build", "-I", str(INCLUDE), str(source), "-o", str(tmp_path / "program")]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        return subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout
+
+    return run
