@@ -20,8 +20,7 @@ def key(name: str, dtype: torch.dtype, extra: str = "") -> str:
 def library(kernels):
     keys = [index_key(op, torch.float32, count) for op in ("get", "set", "add") for count in (1, 2)]
     keys += [index_key("add", torch.bfloat16, 1), index_key("get", torch.bool, 1)]
-    keys += [key(name, dtype) for name in ("masked_fill", "masked_select", "nonzero") for dtype in NAMES]
-    keys += [key("masked_fill_tensor", torch.float32, f",value_type={t}") for t in ("float32", "int64")]
+    keys += [key(name, dtype) for name in ("masked_select", "nonzero") for dtype in NAMES]
     return kernels([*keys, key("masked_select", torch.float32, ",scatters=yes")])
 
 
@@ -119,29 +118,6 @@ MASKED = {
     "permuted": lambda x: x.permute(2, 0, 1),
     "sliced": lambda x: x[:, ::2, 1:],
 }
-
-
-@pytest.mark.parametrize("dtype", NAMES, ids=NAMES.get)
-@pytest.mark.parametrize("view", MASKED)
-def test_masked_fill(library, dtype: torch.dtype, view: str) -> None:
-    base = make((4, 6, 50), dtype)
-    mask = torch.rand(4, 6, 50) > 0.5
-    for flags in (MASKED[view](mask), MASKED[view](mask)[:1], MASKED[view](mask)[0, :, :1], torch.tensor(True)):
-        x = MASKED[view](base.clone())
-        expected = x.masked_fill(flags, 1)
-        library(key("masked_fill", dtype), [x, flags], [library.number(1)])
-        torch.testing.assert_close(x, expected)
-    with pytest.raises(RuntimeError, match="boolean masks"):
-        library(key("masked_fill", dtype), [base, mask.to(torch.uint8)], [library.number(1)])
-
-
-def test_masked_fill_with_a_tensor(library) -> None:
-    for value in (torch.tensor(2.5), torch.tensor(3)):
-        x = torch.randn(300, 400)
-        mask = x > 0
-        expected = x.masked_fill(mask, value)
-        library(key("masked_fill_tensor", torch.float32, f",value_type={str(value.dtype)[6:]}"), [x, mask, value])
-        torch.testing.assert_close(x, expected)
 
 
 @pytest.mark.parametrize("dtype", NAMES, ids=NAMES.get)

@@ -102,21 +102,6 @@ ROWS: tuple[Row, ...] = (
         parameters=(("dtype", "out"),),
         doc="Concatenation; inputs of other dtypes are converted.",
     ),
-    Native(
-        name="masked_fill_.Scalar",
-        kernel="indexing.masks:masked_fill",
-        tensors=("self", "mask"),
-        scalars=("value",),
-        doc="Writes a number where a mask is set.",
-    ),
-    Native(
-        name="masked_fill_.Tensor",
-        kernel="indexing.masks:masked_fill_tensor",
-        tensors=("self", "mask", "value"),
-        parameters=(("dtype", "self"), ("value_type", "value")),
-        dtype_parameters=(("value_type", ALL),),
-        doc="Writes the value of a tensor where a mask is set.",
-    ),
     _triangle("tril", "Lower triangle."),
     _triangle("triu", "Upper triangle."),
 )

@@ -4,7 +4,39 @@ from __future__ import annotations
 
 from torch_mojo_eager.ops.table import FLOATING, Native, Row
 
+
+def _pair(name: str, output: str, op: str, parameter: str = "", *, weight: bool = False) -> tuple[Native, Native]:
+    """A loss of input and target, and its gradient by the input."""
+    inputs = ("self", "target", *(("weight",) if weight else ()))
+    scalars = ("reduction", *((parameter,) if parameter else ()))
+    gradient_overload = "out" if name == "huber_loss" else "grad_input"
+    return (
+        Native(
+            name=f"{name}.out",
+            kernel="loss.pair:pair_loss",
+            tensors=("out", *inputs),
+            scalars=scalars,
+            parameters=(("dtype", "self"), ("op", f"={op}")),
+            dtypes=FLOATING,
+            doc=f"{output} loss.",
+        ),
+        Native(
+            name=f"{name}_backward.{gradient_overload}",
+            kernel="loss.pair:pair_loss_backward",
+            tensors=("grad_input", "grad_output", *inputs),
+            scalars=scalars,
+            parameters=(("dtype", "self"), ("op", f"={op}")),
+            dtypes=FLOATING,
+            doc=f"Gradient of the {output.lower()} loss.",
+        ),
+    )
+
+
 ROWS: tuple[Row, ...] = (
+    *_pair("mse_loss", "Squared error", "mse"),
+    *_pair("smooth_l1_loss", "Smooth absolute error", "smooth_l1", "beta"),
+    *_pair("huber_loss", "Huber", "huber", "delta"),
+    *_pair("binary_cross_entropy", "Binary cross entropy", "binary_cross_entropy", weight=True),
     Native(
         name="nll_loss_forward.output",
         kernel="loss.nll:nll_loss",

@@ -1,4 +1,4 @@
-"""Reductions. `sum`, `mean`, `norm` and their like without dimensions reach these through torch itself."""
+"""Reductions and running sums. What torch calls `sum`, `mean` or `norm` of everything reaches these from torch."""
 
 from __future__ import annotations
 
@@ -93,5 +93,17 @@ ROWS: tuple[Row, ...] = (
         dtypes=FLOATING,
         out_dtypes=FLOATING,
         doc="Vector norm of any order in a given dtype.",
+    ),
+    *(
+        Native(
+            name=f"{op}.out",
+            kernel="cumulative:cumulative",
+            tensors=("out", "self"),
+            scalars=("dim",),
+            parameters=(("dtype", "self"), ("op", f"={op}"), ("out", "out")),
+            dtype_parameters=(("out", ALL),),
+            doc=f"Running {name} along a dimension.",
+        )
+        for op, name in (("cumsum", "sum"), ("cumprod", "product"))
     ),
 )
