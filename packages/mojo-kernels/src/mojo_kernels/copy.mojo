@@ -1,15 +1,28 @@
 """Strided copies: of bits within a dtype, and with conversion between dtypes."""
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.layout import Cursor, IndexSpace, ceil_div, parallel_ranges
+from mojo_kernels.layout import (
+    MAX_GPU_DIMENSIONS,
+    IndexSpace,
+    OffsetCalculator,
+    ceil_div,
+    parallel_ranges,
+)
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
-from std.collections import Array
+from max.gpu import block_idx, thread_idx
+from max.gpu.host import DeviceContext
+from max.gpu.sync import barrier
+from std.memory import AddressSpace, stack_allocation
 from std.sys.info import has_accelerator, size_of
 from std.utils.static_tuple import StaticTuple
 
 comptime _PARALLEL_BYTES = 262144
-"""How many bytes of a transposition are worth a thread."""
+"""How many bytes of a transposition are worth a thread of the CPU."""
+comptime _GPU_TILE = 32
+"""The edge of the square that a GPU block transposes."""
+comptime _GPU_BLOCK = 256
+"""Threads of the block."""
 
 
 @inline(.always)
@@ -95,13 +108,65 @@ def copy[dtype: DType](call: KernelCall) raises:
     Args:
         call: Tensors: output, input, with the same sizes and dtype. No scalars.
     """
-    comptime if not has_accelerator():
-        if _transpose[dtype](call):
+    var space = IndexSpace[2](call)
+    var plane = _Plane(space)
+    if plane.rows >= _tile[dtype]() and plane.columns >= _tile[dtype]():
+        comptime if has_accelerator():
+            if plane.outer.ndim <= MAX_GPU_DIMENSIONS:
+                _transpose_on_gpu[dtype](call, plane)
+                return
+        else:
+            _transpose_on_cpu[dtype](call, plane)
             return
     elementwise(call, _Convert[dtype, dtype]())
 
 
-# ---- transposition on the CPU ---------------------------------------------------------------------------------------
+# ---- transposition --------------------------------------------------------------------------------------------------
+
+
+struct _Plane:
+    """The two dimensions of a copy whose output runs along one and whose input along the other.
+
+    Element (row, column) lies at `row * row_stride + column` of the output and at `row + column * column_stride` of the
+    input.
+    """
+
+    var rows: Int
+    """0 where the copy is no transposition."""
+    var columns: Int
+    var row_stride: Int
+    var column_stride: Int
+    var outer: IndexSpace[2]
+    """The other dimensions of output and input."""
+
+    def __init__(out self, space: IndexSpace[2]):
+        """Looks for the plane in the index space of output and input."""
+        self.rows = 0
+        self.columns = 0
+        self.row_stride = 0
+        self.column_stride = 0
+        self.outer = IndexSpace[2]()
+        var last = space.ndim - 1
+        if space.numel == 0 or last < 1:
+            return
+        if space.stride(last, 0) != 1 or space.stride(last, 1) == 1:
+            return
+        var along = -1
+        for d in range(last):
+            if space.stride(d, 1) == 1:
+                along = d
+        if along < 0:
+            return
+        self.rows = space.sizes.unsafe_get(along)
+        self.columns = space.sizes.unsafe_get(last)
+        self.row_stride = space.stride(along, 0)
+        self.column_stride = space.stride(last, 1)
+        for d in range(last):
+            if d != along:
+                self.outer.append(
+                    space.sizes.unsafe_get(d),
+                    StaticTuple[Int, 2](space.stride(d, 0), space.stride(d, 1)),
+                )
 
 
 @inline(.always)
@@ -142,72 +207,114 @@ def _transpose_tile[
         output.unsafe_store(i * output_stride, rows[i])
 
 
-def _transpose[dtype: DType](call: KernelCall) -> Bool:
-    """Copies if the output's fastest dimension is not the input's: by tiles that are vectors on both sides.
-
-    Returns:
-        False, with nothing done, for other layouts.
-    """
+def _transpose_on_cpu[dtype: DType](call: KernelCall, plane: _Plane):
+    """Copies by tiles that are vectors on both sides."""
     comptime n = _tile[dtype]()
-    var space = IndexSpace[2](call)
-    if space.numel == 0 or space.ndim < 2:
-        return False
-    var last = space.ndim - 1
-    if space.stride(last, 0) != 1 or space.stride(last, 1) == 1:
-        return False
-    var along = -1
-    for d in range(last):
-        if space.stride(d, 1) == 1 and space.sizes.unsafe_get(d) >= n:
-            along = d
-    if along < 0 or space.sizes.unsafe_get(last) < n:
-        return False
-
-    var columns = space.sizes.unsafe_get(last)
-    var column_stride = space.stride(last, 1)
-    var rows = space.sizes.unsafe_get(along)
-    var row_stride = space.stride(along, 0)
-    var outer = IndexSpace[2]()
-    for d in range(last):
-        if d != along:
-            outer.append(
-                space.sizes.unsafe_get(d),
-                StaticTuple[Int, 2](space.stride(d, 0), space.stride(d, 1)),
-            )
     var output = call.tensor(0).pointer[dtype]()
     var input = call.tensor(1).pointer[dtype]()
-    var bands = ceil_div(rows, n)
+    var bands = ceil_div(plane.rows, n)
 
     def run(start: Int, end: Int) {imm}:
         for band in range(start, end):
-            var offsets = outer.offsets(band // bands)
+            var offsets = plane.outer.offsets(band // bands)
             var first_row = band % bands * n
-            var height = min(n, rows - first_row)
+            var height = min(n, plane.rows - first_row)
             var target = output.unsafe_offset(
-                offsets[0] + first_row * row_stride
+                offsets[0] + first_row * plane.row_stride
             )
             var source = input.unsafe_offset(offsets[1] + first_row)
             var column = 0
             if height == n:
-                while column + n <= columns:
+                while column + n <= plane.columns:
                     _transpose_tile(
                         target.unsafe_offset(column),
-                        row_stride,
-                        source.unsafe_offset(column * column_stride),
-                        column_stride,
+                        plane.row_stride,
+                        source.unsafe_offset(column * plane.column_stride),
+                        plane.column_stride,
                     )
                     column += n
-            for c in range(column, columns):
+            for c in range(column, plane.columns):
                 for r in range(height):
                     target.unsafe_store(
-                        r * row_stride + c,
-                        source.unsafe_load(c * column_stride + r),
+                        r * plane.row_stride + c,
+                        source.unsafe_load(c * plane.column_stride + r),
                     )
 
-    var band_bytes = n * columns * size_of[dtype]()
+    var band_bytes = n * plane.columns * size_of[dtype]()
     parallel_ranges(
         call,
-        outer.numel * bands,
+        plane.outer.numel * bands,
         ceil_div(_PARALLEL_BYTES, band_bytes),
         run,
     )
-    return True
+
+
+def _transpose_kernel[
+    dtype: DType
+](
+    output: Data[dtype],
+    input: Data[dtype],
+    rows: Int64,
+    columns: Int64,
+    row_stride: Int64,
+    column_stride: Int64,
+    outer: OffsetCalculator[2, DType.uint64],
+):
+    """One tile per block, through shared memory, so that neighbouring threads read and write neighbours.
+    """
+    comptime lines = _GPU_BLOCK // _GPU_TILE
+    # A column more than the tile has, so that threads of a warp hit different banks.
+    comptime pitch = _GPU_TILE + 1
+    var tile = stack_allocation[
+        _GPU_TILE * pitch, Scalar[dtype], address_space=AddressSpace.SHARED
+    ]()
+    var row_tiles = ceil_div(Int(rows), _GPU_TILE)
+    var column_tiles = ceil_div(Int(columns), _GPU_TILE)
+    var rest = Int(block_idx.x)
+    var first_column = rest % column_tiles * _GPU_TILE
+    rest //= column_tiles
+    var first_row = rest % row_tiles * _GPU_TILE
+    var offsets = outer.offsets(UInt64(rest // row_tiles))
+    var x = Int(thread_idx.x) % _GPU_TILE
+    var y = Int(thread_idx.x) // _GPU_TILE
+    comptime for j in range(0, _GPU_TILE, lines):
+        var row = first_row + x
+        var column = first_column + y + j
+        if row < Int(rows) and column < Int(columns):
+            tile.unsafe_store(
+                (y + j) * pitch + x,
+                input.unsafe_load(
+                    offsets[1] + row + column * Int(column_stride)
+                ),
+            )
+    barrier()
+    comptime for j in range(0, _GPU_TILE, lines):
+        var row = first_row + y + j
+        var column = first_column + x
+        if row < Int(rows) and column < Int(columns):
+            output.unsafe_store(
+                offsets[0] + row * Int(row_stride) + column,
+                tile.unsafe_load(x * pitch + y + j),
+            )
+
+
+def _transpose_on_gpu[dtype: DType](call: KernelCall, plane: _Plane) raises:
+    """Launches a block per tile."""
+    var context = DeviceContext(
+        Pointer[NoneType, MutUntrackedOrigin](
+            unsafe_from_address=Int(call.device_context)
+        )
+    )
+    context.enqueue_function[_transpose_kernel[dtype]](
+        call.tensor(0).pointer[dtype](),
+        call.tensor(1).pointer[dtype](),
+        Int64(plane.rows),
+        Int64(plane.columns),
+        Int64(plane.row_stride),
+        Int64(plane.column_stride),
+        OffsetCalculator[2, DType.uint64](plane.outer),
+        grid_dim=plane.outer.numel
+        * ceil_div(plane.rows, _GPU_TILE)
+        * ceil_div(plane.columns, _GPU_TILE),
+        block_dim=_GPU_BLOCK,
+    )
