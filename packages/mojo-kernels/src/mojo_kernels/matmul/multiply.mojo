@@ -71,6 +71,7 @@ def multiply[
         _multiply[dtype](call, m, n, k, a, b, update, parallel)
 
 
+@inline(.never)
 def _multiply[
     dtype: DType
 ](

@@ -60,7 +60,7 @@ def release[dtype: DType](memory: Data[dtype]):
     external_call["free", NoneType](Int(memory))
 
 
-@inline(.always)
+@inline(.never)
 def finish_tile[
     dtype: DType
 ](
@@ -117,6 +117,7 @@ def finish_tile[
             )
 
 
+@inline(.never)
 def multiply_panels[
     dtype: DType
 ](
@@ -150,13 +151,13 @@ def multiply_panels[
                 multiply_tile[
                     Format.ACCUMULATE,
                     Format.PACKED,
-                    rows = i * third,
+                    rows=i * third,
                     vectors=j,
-                    width = Format.WIDTH,
-                    group = Format.GROUP,
-                    row_step = Format.GROUP,
-                    depth_step = Format.ROWS * Format.GROUP,
-                    b_step = Format.COLUMNS * Format.GROUP,
+                    width=Format.WIDTH,
+                    group=Format.GROUP,
+                    row_step=Format.GROUP,
+                    depth_step=Format.ROWS * Format.GROUP,
+                    b_step=Format.COLUMNS * Format.GROUP,
                 ](depth, a, b, tile, Format.COLUMNS)
 
 
@@ -330,7 +331,9 @@ def multiply_packed[
                     for j in range(n_first, min(n_first + n_group, n_panels)):
                         for i in range(m_first, m_end):
                             var tile_rows = min(rows, m_size - i * rows)
-                            var tile_columns = min(columns, n_size - j * columns)
+                            var tile_columns = min(
+                                columns, n_size - j * columns
+                            )
                             multiply_panels[dtype](
                                 tile_rows,
                                 tile_columns,

@@ -79,6 +79,7 @@ def _pieces(lines: Int, width: Int) -> Int:
     return count
 
 
+@inline(.never)
 def pack_panel[
     dtype: DType, packed: DType, lines: Int, width: Int, group: Int
 ](
