@@ -58,12 +58,18 @@ def _index_filled(make: Maker) -> Iterator[dict[str, Any]]:
     yield {"self": make(5), "dim": 0, "index": torch.tensor([4]), "value": 1}
 
 
+def _scattered(make: Maker) -> Iterator[dict[str, Any]]:
+    yield {"self": make(5, 7), "dim": 0, "index": torch.tensor([[4, 0, 2], [1, 3, 0]]), "value": 1}
+    yield {"self": make(5), "dim": 0, "index": make.indices(5, 0), "value": 1}
+
+
 Samples = Callable[[Maker], Iterator[dict[str, Any]]]
 MADE: dict[str, Samples] = {
     "mm": _products,
     "bmm": _batched_products,
     "addmm": _added_products,
     "clamp": _clamped,
+    "scatter.value": _scattered,
     "index_fill_.int_Scalar": _index_filled,
 }
 """Samples by functional overload, beside those of torch's database: sizes that reach every path of a kernel."""

@@ -25,6 +25,8 @@ SAMPLES_PER_OP = 12
 """How many of the database's samples are run."""
 BASE_DTYPES = (torch.float32, torch.int32, torch.bool)
 """Samples of other dtypes are made from these; int64 tensors among the arguments are indices and stay."""
+ALWAYS_FLOAT32 = ("state_steps", "lr", "grad_scale", "found_inf", "inv_scale")
+"""Arguments of optimizers and loss scaling that do not have the parameters' dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +44,16 @@ class Sample:
     dtype: torch.dtype
 
     def to(self, dtype: torch.dtype) -> Sample:
-        """Converts the tensors that have the sample's dtype."""
+        """Converts the tensors that have the sample's dtype, but for those that are float32 beside any dtype."""
 
         def convert(value: Any) -> Any:
             return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype == self.dtype else value
 
-        return Sample(self.overload, tree_map(convert, self.arguments), dtype)
+        arguments = {
+            name: value if name in ALWAYS_FLOAT32 else tree_map(convert, value)
+            for name, value in self.arguments.items()
+        }
+        return Sample(self.overload, arguments, dtype)
 
     def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
         """Replaces every tensor."""

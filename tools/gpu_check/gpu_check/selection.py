@@ -28,7 +28,7 @@ def _generality(row: Row) -> tuple[bool, bool]:
 
 
 def dtypes_to_run(number: int, dtypes: Sequence[str]) -> list[str]:
-    """Some dtypes of a row: the first, and others that differ from row to row, so that a family's rows have all of them.
+    """Some dtypes of a row: the first, and others that differ from row to row, so that a family's rows have all.
 
     Args:
         number: The row's.

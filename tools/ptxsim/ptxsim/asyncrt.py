@@ -124,11 +124,16 @@ class Simulator:
             raise PtxError(f"{path} calls {', '.join(missing)}, which asyncrt.c does not stand in for")
         return ctypes.CDLL(str(path))
 
-    def clear(self) -> None:
-        """Forgets launches, errors and all device memory."""
+    def clear(self, keep_memory: bool = False) -> None:
+        """Forgets launches and errors.
+
+        Args:
+            keep_memory: Do not forget all device memory too.
+        """
         self.launches.clear()
         self.error = None
-        self.memory.reset()
+        if not keep_memory:
+            self.memory.reset()
 
     def check(self, ignore: tuple[str, ...] = ()) -> None:
         """Raises the first error or hazard since the last `clear`.

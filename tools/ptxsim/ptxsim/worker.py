@@ -31,6 +31,7 @@ class Worker:
         function: "module:name" of the function `name(simulator, argument)`, or the function itself; picklable.
         memory_bytes: The simulated device memory.
         options: How kernels run.
+        keep_memory: Whether device memory outlives a job; an allocator of the worker's own needs it.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Worker:
         function: str | Callable[[Simulator, Any], Any],
         memory_bytes: int = 64 << 20,
         options: Options | None = None,
+        keep_memory: bool = False,
     ) -> None:
-        self._arguments = (function, memory_bytes, options or Options())
+        self._arguments = (function, memory_bytes, options or Options(), keep_memory)
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
 
@@ -97,6 +99,7 @@ def _serve(
     function: str | Callable[[Simulator, Any], Any],
     memory_bytes: int,
     options: Options,
+    keep_memory: bool,
 ) -> None:
     simulator = Simulator(DeviceMemory(memory_bytes), options)
     run: Callable[[Simulator, Any], Any]
@@ -110,7 +113,7 @@ def _serve(
             argument = connection.recv()
         except EOFError:
             return
-        simulator.clear()
+        simulator.clear(keep_memory)
         try:
             message = pickle.dumps((False, run(simulator, argument)))
         except Exception:

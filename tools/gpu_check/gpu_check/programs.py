@@ -1,0 +1,169 @@
+"""Small programs for a device: autograd, optimizers and the ops that are written in Python, as users write them.
+
+Each takes a device and returns CPU tensors, which must not depend on it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Program = Callable[[torch.device], list[torch.Tensor]]
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def _values(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def copies(device: torch.device) -> list[torch.Tensor]:
+    """Casts between dtypes, strided copies, fills."""
+    results = []
+    for source in DTYPES:
+        x = (_values(5, 7) * 5).to(source).to(device)
+        results += [x.to(target).cpu() for target in DTYPES]
+        results += [x.T.contiguous().cpu(), x[1:, ::2].contiguous().cpu(), torch.full_like(x, 1).cpu(), (x * 0).cpu()]
+        y = torch.zeros(7, 5, dtype=source).to(device)
+        y.T[:, 1:].copy_(x[:, 1:])
+        results.append(y.cpu())
+    return results
+
+
+def layer_norm(device: torch.device) -> list[torch.Tensor]:
+    """Layer norm forward and backward."""
+    results = []
+    for rows, columns in ((3, 5), (7, 300)):
+        x, weight, bias = (
+            t.to(device).requires_grad_() for t in (_values(rows, columns), _values(columns), _values(columns, seed=1))
+        )
+        y = functional.layer_norm(x, (columns,), weight, bias)
+        y.backward(_values(rows, columns, seed=2).to(device))
+        results += [y, x.grad, weight.grad, bias.grad]
+    return [t.detach().cpu() for t in results if t is not None]
+
+
+def attention(device: torch.device) -> list[torch.Tensor]:
+    """Attention forward and backward: plain, causal, with a mask; lengths that are no multiples of a tile."""
+    results = []
+    for batch, heads, queries, keys, width in ((2, 2, 5, 5, 8), (1, 2, 33, 70, 16), (1, 1, 65, 65, 64)):
+        for causal, masked in ((False, False), (True, False), (False, True)):
+            if causal and queries != keys:
+                continue
+            shapes = ((batch, heads, n, width) for n in (queries, keys, keys))
+            q, k, v = (_values(*shape, seed=i).to(device).requires_grad_() for i, shape in enumerate(shapes))
+            mask = _values(queries, keys, seed=3).to(device) if masked else None
+            y = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+            y.backward(_values(batch, heads, queries, width, seed=4).to(device))
+            results += [y, q.grad, k.grad, v.grad]
+    return [t.detach().cpu() for t in results if t is not None]
+
+
+def indexing(device: torch.device) -> list[torch.Tensor]:
+    """Reading and writing by indices and masks, and gradients of reading."""
+    x = _values(7, 5, 3).to(device).requires_grad_()
+    i, j = torch.tensor([6, 0, 0, -1], device=device), torch.tensor([[4], [1], [0], [0]], device=device)
+    results = [x[i], x[i, j[:, 0]], x[:, j], x[x > 0], x.take(i), x.flip(0, 2), x.roll((2, 1), (0, 1)), x[1::2, :, 1]]
+    total = sum((result * result).sum() for result in results)
+    assert isinstance(total, torch.Tensor)
+    total.backward()
+    y = _values(7, 5).to(device)
+    y[i] = 1.5
+    y[y < -1] = 0
+    y.index_put_((i, j[:, 0]), torch.ones(4, device=device), accumulate=True)
+    results += [y, torch.nonzero(y), y.masked_fill(y > 1, 7.0)]
+    table = _values(9, 4).to(device).requires_grad_()
+    functional.embedding(torch.tensor([[1, 2], [1, 8]], device=device), table).sum().backward()
+    assert x.grad is not None
+    assert table.grad is not None
+    return [t.detach().cpu() for t in (*results, x.grad, table.grad)]
+
+
+def creation(device: torch.device) -> list[torch.Tensor]:
+    """Ranges and the like."""
+    made = [
+        torch.arange(1, 20, 3, device=device),
+        torch.arange(0, 1, 0.13, device=device),
+        torch.eye(4, 6, device=device),
+    ]
+    made += [
+        torch.linspace(-1, 2, 11, device=device),
+        torch.logspace(0, 2, 5, device=device),
+        torch.ones(3, 4, device=device),
+    ]
+    made += [torch.tril(_values(6, 7).to(device), 1), torch.triu(_values(6, 7).to(device), -1)]
+    return [t.cpu() for t in made]
+
+
+def statistics(device: torch.device) -> list[torch.Tensor]:
+    """Reductions that are written in Python."""
+    x = _values(6, 300).to(device)
+    results = [x.var(1), x.std(0), *torch.var_mean(x, 1), x.max(), x.min(), x.prod(), x.nansum(1), x.norm(), x.mean()]
+    results += [torch.count_nonzero(x > 0, 1), torch.dot(x[0], x[1]), x.argmax(), x.sum()]
+    return [t.cpu() for t in results]
+
+
+def random(device: torch.device) -> list[torch.Tensor]:
+    """Draws whose statistics, not values, are compared: 0 or 1 for in range, and means rounded to tenths."""
+    torch.manual_seed(0)
+    x = torch.rand(4000, device=device)
+    drawn = [torch.randn(4000, device=device), torch.zeros(4000, device=device).bernoulli_(0.3)]
+    drawn += [
+        torch.randint(0, 10, (4000,), device=device).float() / 10,
+        functional.dropout(torch.ones(4000, device=device), 0.5),
+    ]
+    drawn += [torch.empty(4000, device=device).exponential_(2.0)]
+    inside = ((x >= 0) & (x < 1)).all()
+    means = [(t.mean() * 5).round().cpu() for t in (x, *drawn)]
+    return [inside.cpu(), *means]
+
+
+class _Gpt(nn.Module):
+    """One transformer block with tied embeddings."""
+
+    def __init__(self, vocabulary: int = 29, context: int = 12, width: int = 32, heads: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.first, self.second, self.last = (nn.LayerNorm(width) for _ in range(3))
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.heads = heads
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token."""
+        batch, length = tokens.shape
+        x = self.token(tokens) + self.position(torch.arange(length, device=tokens.device))
+        qkv = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
+        x = x + self.project(y.transpose(1, 2).reshape(batch, length, -1))
+        x = x + self.mlp(self.second(x))
+        logits: torch.Tensor = self.last(x) @ self.token.weight.T
+        return logits
+
+
+def training(device: torch.device) -> list[torch.Tensor]:
+    """Three steps of a GPT with AdamW and gradient clipping: the losses and the parameters."""
+    torch.manual_seed(0)
+    model = copy.deepcopy(_Gpt()).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(3):
+        tokens = torch.randint(0, 29, (2, 13), generator=generator).to(device)
+        loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.detach().cpu())
+    return [*losses, *(parameter.detach().cpu() for parameter in model.parameters())]
+
+
+PROGRAMS: dict[str, Program] = {
+    program.__name__: program
+    for program in (copies, layer_norm, attention, indexing, creation, statistics, random, training)
+}
+"""By name."""
