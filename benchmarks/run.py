@@ -80,11 +80,17 @@ def main() -> int:
     parser.add_argument("--device", default="mojo", help="what is measured")
     parser.add_argument("--reference", default="cpu", help="what it is compared with")
     parser.add_argument("--only", default="", help='regular expression over "family: case" of the kernels')
+    parser.add_argument(
+        "--threads", type=int, help="of both sides; 1 where other work disturbs (default: one per core)"
+    )
     parser.add_argument("--quick", action="store_true", help="few cases, few rounds")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks", help="path without suffix")
     options = parser.parse_args()
     if unknown := set(options.groups) - set(GROUPS):
         parser.error(f"no group {', '.join(sorted(unknown))}: choose from {', '.join(GROUPS)}")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+        os.environ["TORCH_MOJO_BACKEND_THREADS"] = str(options.threads)
     if options.device.split(":")[0] == "mojo":
         import torch_mojo_backend
 
