@@ -121,8 +121,18 @@ struct CpuReduction[op: StaticString, dtype: DType, out: DType, second: DType]:
             self._split(call, tasks)
             return
         var share = ceil_div(units, max(tasks, 1))
+        var is_short = (
+            not self.across
+            and self.reduced <= LEAF_STEPS * Self.tile
+            and self.plan.kept.ndim <= 1
+            and self.plan.reduced.ndim == 0
+            and self.run.strides[0] == 1
+        )
 
         def some_units(task: Int) {imm}:
+            if is_short:
+                self._short_rows(task * share, min((task + 1) * share, units))
+                return
             var row, tile = divmod(task * share, tiles)
             var cursor = Cursor(self.plan.kept, row)
             for _ in range(min(share, units - task * share)):
@@ -207,13 +217,7 @@ struct CpuReduction[op: StaticString, dtype: DType, out: DType, second: DType]:
             var count = min(self.run.size - inside, end - position)
             var data = self.input.unsafe_offset(base + outer + inside * stride)
             if stride == 1:
-                var i = self._vectors[Self.tile, False](
-                    data, 1, 0, count, position, state
-                )
-                i = self._vectors[Self.width, False](
-                    data, 1, i, count, position, state
-                )
-                _ = self._vectors[1, False](data, 1, i, count, position, state)
+                self._contiguous(data, count, position, state)
             else:
                 var i = self._vectors[GATHER, True](
                     data, stride, 0, count, position, state
@@ -223,6 +227,41 @@ struct CpuReduction[op: StaticString, dtype: DType, out: DType, second: DType]:
                 )
             position += count
         return state
+
+    def _short_rows(self, start: Int, end: Int):
+        """Reduces contiguous rows that lie at equal distances."""
+        var strides = StaticTuple[Int, 3](fill=0)
+        if self.plan.kept.ndim == 1:
+            comptime for k in range(3):
+                strides[k] = self.plan.kept.stride(0, k)
+        for row in range(start, end):
+            var state = self.reducer.initial[1]()
+            self._contiguous(
+                self.input.unsafe_offset(row * strides[INPUT]),
+                self.reduced,
+                0,
+                state,
+            )
+            self._write(state, row * strides[OUTPUT], row * strides[SECOND])
+
+    @inline(.always)
+    def _contiguous(
+        self,
+        data: Data[Storage[Self.dtype]],
+        count: Int,
+        position: Int,
+        mut state: Self.Lanes[1],
+    ):
+        """Lets the `count` neighbours from `position` on enter, in the widest vectors that fit.
+        """
+        var i = self._vectors[Self.tile, False](
+            data, 1, 0, count, position, state
+        )
+        i = self._vectors[Self.tile // 2, False](
+            data, 1, i, count, position, state
+        )
+        i = self._vectors[Self.width, False](data, 1, i, count, position, state)
+        _ = self._vectors[1, False](data, 1, i, count, position, state)
 
     @inline(.always)
     def _locate(self, position: Int) -> Tuple[Int, Int]:
@@ -333,6 +372,9 @@ struct CpuReduction[op: StaticString, dtype: DType, out: DType, second: DType]:
         if end - column == Self.tile:
             body[Self.tile](column)
             return
+        if end - column >= Self.tile // 2:
+            body[Self.tile // 2](column)
+            column += Self.tile // 2
         while end - column >= Self.width:
             body[Self.width](column)
             column += Self.width
