@@ -1,4 +1,5 @@
 // The shim as one translation unit: torch's headers are parsed once.
+#include "attention.cpp"
 #include "autocast.cpp"
 #include "common.cpp"
 #include "copy.cpp"
@@ -21,6 +22,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_copies();
     register_launch();
     register_normalization();
+    register_attention();
     register_autocast_fallthrough();
   });
 }

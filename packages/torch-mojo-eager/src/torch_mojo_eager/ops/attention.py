@@ -1,14 +1,9 @@
-"""Scaled dot-product attention: when the fused kernels serve it, and the ops that call them.
-
-`torch.nn.functional.scaled_dot_product_attention` asks `_fused_sdp_choice` and takes the fused op or torch's own
-composition of matrix products and a softmax ("math").
-"""
+"""Scaled dot-product attention by fused kernels; csrc/attention.cpp says when torch takes them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 
 from torch_mojo_eager.ops.registry import launch, op
 from torch_mojo_eager.ops.table import FLOATING
@@ -17,42 +12,6 @@ KERNELS = (
     ("attention.forward:forward[dtype={0}]", (FLOATING,)),
     ("attention.backward:backward[dtype={0}]", (FLOATING,)),
 )
-
-_DTYPES = frozenset(getattr(torch, name) for name in FLOATING)
-_MATH: int = SDPBackend.MATH.value
-_FUSED: int = SDPBackend.OVERRIDEABLE.value
-
-
-def _is_served(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool
-) -> bool:
-    """Whether the fused kernels compute what the arguments ask for; torch has validated them."""
-    if query.ndim not in (3, 4) or key.ndim != query.ndim or value.ndim != query.ndim or query.dtype not in _DTYPES:
-        return False
-    if query.shape[:-3] != key.shape[:-3] or key.shape[:-1] != value.shape[:-1] or query.shape[-1] != key.shape[-1]:
-        return False
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if heads != key_heads and not (enable_gqa and key_heads > 0 and heads % key_heads == 0):
-        return False
-    # The kernels have no gradient for the mask.
-    return mask is None or (mask.ndim <= query.ndim and not is_causal and not mask.requires_grad)
-
-
-@op("aten::_fused_sdp_choice")
-def fused_sdp_choice(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> int:
-    """How attention is computed: fused, or by torch's composition."""
-    enabled = torch._C._get_overrideable_sdp_enabled()
-    return _FUSED if enabled and _is_served(query, key, value, attn_mask, is_causal, enable_gqa) else _MATH
 
 
 def _batched(tensor: Tensor) -> Tensor:
