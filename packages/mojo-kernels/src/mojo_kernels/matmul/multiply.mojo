@@ -3,6 +3,7 @@
 from std.sys.info import has_accelerator
 
 from mojo_kernels.abi import KernelCall
+from mojo_kernels.matmul.amx import HAS_AMX, request_amx
 from mojo_kernels.matmul.direct import multiply_direct
 from mojo_kernels.matmul.gpu import multiply_batch_gpu
 from mojo_kernels.matmul.matrix import Batch, Matrix, Update, ceil_div
@@ -98,6 +99,12 @@ def _multiply[
                 b,
                 update,
                 parallel and work >= PARALLEL_WORK // 4,
+            )
+            return
+    comptime if HAS_AMX and dtype == DType.bfloat16:
+        if request_amx():
+            multiply_packed[dtype, True](
+                call, m, n, k, a, b, update, parallel and work >= PARALLEL_WORK
             )
             return
     multiply_packed[dtype](

@@ -10,6 +10,15 @@ from std.memory import stack_allocation
 from std.sys.info import size_of
 
 from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.matmul.amx import (
+    clear_tail_amx,
+    configure_tiles,
+    multiply_panels_amx,
+    pack_lines_amx,
+    release_tiles,
+)
+from mojo_kernels.matmul.amx import DEPTH as AMX_DEPTH
+from mojo_kernels.matmul.amx import ROWS as AMX_ROWS
 from mojo_kernels.matmul.matrix import Matrix, Update, ceil_div
 from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import TileFormat, multiply_tile
@@ -163,7 +172,7 @@ def multiply_panels[
 
 @inline(.always)
 def add_kept_sums[
-    dtype: DType
+    dtype: DType, rows: Int
 ](
     tile: Data[TileFormat[dtype].ACCUMULATE],
     kept: Data[TileFormat[dtype].ACCUMULATE],
@@ -174,16 +183,17 @@ def add_kept_sums[
 
     Parameters:
         dtype: The element type of the result.
+        rows: The rows of the tile.
 
     Args:
-        tile: `ROWS` x `COLUMNS` sums.
+        tile: `rows` x `COLUMNS` sums.
         kept: The sums of earlier slices.
         stride: Elements between rows of `kept`.
         adds: False for the first slice.
     """
     comptime Format = TileFormat[dtype]
     comptime width = Format.WIDTH
-    for i in range(Format.ROWS):
+    for i in range(rows):
         comptime for j in range(Format.VECTORS):
             var at = i * Format.COLUMNS + j * width
             var kept_at = i * stride + j * width
@@ -194,8 +204,13 @@ def add_kept_sums[
             kept.unsafe_store[width=width](kept_at, total)
 
 
+@inline(.always)
+def _bfloat16[dtype: DType](data: Data[dtype]) -> Data[DType.bfloat16]:
+    return Data[DType.bfloat16](unsafe_from_address=Int(data))
+
+
 def multiply_packed[
-    dtype: DType
+    dtype: DType, amx: Bool = False
 ](
     call: KernelCall,
     m: Int,
@@ -210,6 +225,7 @@ def multiply_packed[
 
     Parameters:
         dtype: The element type.
+        amx: Whether to use the tile instructions of Intel CPUs; bfloat16 only.
 
     Args:
         call: Gives the threads.
@@ -225,8 +241,10 @@ def multiply_packed[
         If there is no memory for the workspace.
     """
     comptime Format = TileFormat[dtype]
-    comptime rows = Format.ROWS
+    comptime rows = AMX_ROWS if amx else Format.ROWS
     comptime columns = Format.COLUMNS
+    comptime depth_step = AMX_DEPTH if amx else 8
+    comptime a_panels = A_PANELS // 2 if amx else A_PANELS
     comptime group = Format.GROUP
     comptime width = Format.WIDTH
     comptime packed = Format.PACKED
@@ -237,7 +255,7 @@ def multiply_packed[
     comptime keeps_sums = accumulate != dtype
 
     var slices = max(ceil_div(k, depth_limit), 1)
-    var depth = ceil_div(ceil_div(k, slices), 8) * 8
+    var depth = ceil_div(ceil_div(k, slices), depth_step) * depth_step
     # A panel's last store may run over by a vector of groups.
     var a_panel = rows * depth + width * group
     var b_panel = columns * depth + width * group
@@ -260,7 +278,7 @@ def multiply_packed[
 
             # A task packs a few panels of A and multiplies them with panels of
             # B: with all of them, unless that leaves too few tasks.
-            var m_group = min(m_panels, A_PANELS)
+            var m_group = min(m_panels, a_panels)
             var n_groups = 1
             while threads > 1:
                 var tasks = ceil_div(m_panels, m_group) * n_groups
@@ -300,13 +318,21 @@ def multiply_packed[
                             k_size,
                             b_packed.unsafe_offset(panel * b_panel),
                         )
+                        comptime if amx:
+                            clear_tail_amx(
+                                k_size,
+                                depth,
+                                _bfloat16(
+                                    b_packed.unsafe_offset(panel * b_panel)
+                                ),
+                            )
 
                 def multiply(task: Int) {imm}:
                     var m_first = (task % m_groups) * m_group
                     var m_end = min(m_first + m_group, m_panels)
                     var n_first = (task // m_groups) * n_group
                     var a_stack = stack_allocation[
-                        A_PANELS * (rows * depth_limit + width * group),
+                        a_panels * (rows * depth_limit + width * group),
                         Scalar[packed],
                         alignment=64,
                     ]()
@@ -314,14 +340,30 @@ def multiply_packed[
                         unsafe_from_address=Int(a_stack)
                     )
                     for i in range(m_first, m_end):
-                        pack_panel[dtype, packed, rows, width, group](
-                            a_slice.at(i * rows, 0),
-                            a_slice.row_stride,
-                            a_slice.column_stride,
-                            min(rows, m_size - i * rows),
-                            k_size,
-                            a_packed.unsafe_offset((i - m_first) * a_panel),
+                        var lines = a_slice.block(i * rows, 0)
+                        var count = min(rows, m_size - i * rows)
+                        var panel = a_packed.unsafe_offset(
+                            (i - m_first) * a_panel
                         )
+                        comptime if amx:
+                            pack_lines_amx(
+                                rebind[Matrix[DType.bfloat16]](lines),
+                                count,
+                                k_size,
+                                depth,
+                                _bfloat16(panel),
+                            )
+                        else:
+                            pack_panel[dtype, packed, rows, width, group](
+                                lines.data,
+                                lines.row_stride,
+                                lines.column_stride,
+                                count,
+                                k_size,
+                                panel,
+                            )
+                    comptime if amx:
+                        configure_tiles()
                     var tile_stack = stack_allocation[
                         rows * columns, Scalar[accumulate], alignment=64
                     ]()
@@ -334,17 +376,29 @@ def multiply_packed[
                             var tile_columns = min(
                                 columns, n_size - j * columns
                             )
-                            multiply_panels[dtype](
-                                tile_rows,
-                                tile_columns,
-                                ceil_div(k_size, group),
-                                a_packed.unsafe_offset((i - m_first) * a_panel),
-                                b_packed.unsafe_offset(j * b_panel),
-                                tile,
+                            var left = a_packed.unsafe_offset(
+                                (i - m_first) * a_panel
                             )
+                            var right = b_packed.unsafe_offset(j * b_panel)
+                            comptime if amx:
+                                multiply_panels_amx(
+                                    depth,
+                                    _bfloat16(left),
+                                    _bfloat16(right),
+                                    rebind[Data[DType.float32]](tile),
+                                )
+                            else:
+                                multiply_panels[dtype](
+                                    tile_rows,
+                                    tile_columns,
+                                    ceil_div(k_size, group),
+                                    left,
+                                    right,
+                                    tile,
+                                )
                             comptime if keeps_sums:
                                 if slices > 1:
-                                    add_kept_sums[dtype](
+                                    add_kept_sums[dtype, rows](
                                         tile,
                                         sums.unsafe_offset(
                                             i * rows * sums_stride + j * columns
@@ -360,6 +414,8 @@ def multiply_packed[
                                 tile_columns,
                                 here.block(i * rows, j * columns),
                             )
+                    comptime if amx:
+                        release_tiles()
 
                 run(call, parallel, pack, ceil_div(n_panels, b_group))
                 run(call, parallel, multiply, m_groups * n_groups)
