@@ -141,19 +141,52 @@ def _backward_cpu[
     var logsumexp = call.tensor(8)
     var shared = problem.heads // problem.key_heads
 
-    # Key heads are independent: what they add to is theirs alone.
+    # Key heads are independent: what they add to is theirs alone. Where there are
+    # fewer than threads, several tasks with sums of their own share one.
     var heads = problem.batch * problem.key_heads
-    var group = max(ceil_div(heads, 8 * Int(call.threads)), 1)
-    var tasks = ceil_div(heads, group)
+    var threads = Int(call.threads)
+    var blocks = ceil_div(problem.queries, Lanes[dtype].QUERIES)
+    var parts = max(min(threads // max(heads, 1), blocks), 1)
+    var group = 1 if parts > 1 else max(ceil_div(heads, 8 * threads), 1)
+    var tasks = ceil_div(heads, group) * parts
     var nowhere = Data[accumulate](unsafe_from_address=Int(call.scalars))
     var size = _Scratch[dtype].layout(problem, nowhere)[1]
     var memory = allocate[accumulate](tasks * size)
 
-    def differentiate(task: Int) {imm}:
-        var scratch = _Scratch[dtype].layout(
+    @inline(.always)
+    def scratch_of(task: Int) {imm} -> _Scratch[dtype]:
+        return _Scratch[dtype].layout(
             problem, memory.unsafe_offset(task * size)
         )[0]
-        for index in range(task * group, min((task + 1) * group, heads)):
+
+    def store(index: Int, task: Int) {imm}:
+        var batch = index // problem.key_heads
+        var key_head = index % problem.key_heads
+        var scratch = scratch_of(task)
+        _store_lines[dtype](
+            scratch.grad_key,
+            parts,
+            size,
+            problem.scale,
+            grad_key.head(batch, key_head),
+            problem.keys,
+            problem.depth,
+        )
+        _store_lines[dtype](
+            scratch.grad_value,
+            parts,
+            size,
+            1,
+            grad_value.head(batch, key_head),
+            problem.keys,
+            problem.value_depth,
+        )
+
+    def differentiate(task: Int) {imm}:
+        var scratch = scratch_of(task)
+        var part = task % parts
+        var first_index = task // parts * group
+        for index in range(first_index, min(first_index + group, heads)):
             var batch = index // problem.key_heads
             var key_head = index % problem.key_heads
             _pack_key_head(
@@ -163,7 +196,8 @@ def _backward_cpu[
                 scratch,
             )
             for head in range(key_head * shared, (key_head + 1) * shared):
-                for first in range(0, problem.queries, Lanes[dtype].QUERIES):
+                for block in range(part, blocks, parts):
+                    var first = block * Lanes[dtype].QUERIES
                     _differentiate_block(
                         problem,
                         batch,
@@ -181,22 +215,15 @@ def _backward_cpu[
                         grad_query.head(batch, head).block(first, 0),
                         scratch,
                     )
-            _store_lines[dtype](
-                scratch.grad_key,
-                problem.scale,
-                grad_key.head(batch, key_head),
-                problem.keys,
-                problem.depth,
-            )
-            _store_lines[dtype](
-                scratch.grad_value,
-                1,
-                grad_value.head(batch, key_head),
-                problem.keys,
-                problem.value_depth,
-            )
+            if parts == 1:
+                store(index, task)
+
+    def combine(index: Int) {imm}:
+        store(index, index * parts)
 
     call.parallel(differentiate, tasks)
+    if parts > 1:
+        call.parallel(combine, heads)
     release(memory)
 
 
@@ -416,12 +443,14 @@ def _store_lines[
     dtype: DType
 ](
     source: Data[accumulator[dtype]()],
+    parts: Int,
+    part_size: Int,
     factor: Scalar[accumulator[dtype]()],
     target: Matrix[dtype],
     lines: Int,
     features: Int,
 ):
-    """Writes panels [lines][features of a panel] to a matrix [lines, features].
+    """Writes the sum of `parts` sums, panels [lines][features of a panel] to a matrix [lines, features].
     """
     comptime rows = Lanes[dtype].ROWS
     comptime queries = Lanes[dtype].QUERIES
@@ -429,12 +458,11 @@ def _store_lines[
     for first in range(0, features, queries):
         var count = min(queries, features - first)
         for i in range(lines):
-            var row = (
-                source.unsafe_load[width=queries](
-                    (first // queries * padded + i) * queries
-                )
-                * factor
-            ).cast[dtype]()
+            var at = (first // queries * padded + i) * queries
+            var sum = source.unsafe_load[width=queries](at)
+            for part in range(1, parts):
+                sum += source.unsafe_load[width=queries](at + part * part_size)
+            var row = (sum * factor).cast[dtype]()
             var place = target.at(i, first)
             if count == queries and target.column_stride == 1:
                 place.unsafe_store[width=queries](row)
