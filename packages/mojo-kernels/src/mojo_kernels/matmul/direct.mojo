@@ -64,7 +64,7 @@ def multiply_add[
         c: The summand.
 
     Returns:
-        a * b + c.
+        The sum `a * b + c`.
     """
     comptime if dtype.is_floating_point():
         return a.fma(b, c)

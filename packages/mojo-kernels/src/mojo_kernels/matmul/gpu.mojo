@@ -31,7 +31,11 @@ comptime GRID_LIMIT = 65535
 comptime Shared[dtype: DType] = Pointer[
     Scalar[dtype], MutUntrackedOrigin, address_space=AddressSpace.SHARED
 ]
-"""An address in a block's shared memory."""
+"""An address in a block's shared memory.
+
+Parameters:
+    dtype: The element type.
+"""
 
 
 def multiply_batch_gpu[

@@ -47,7 +47,7 @@ def accumulator[dtype: DType]() -> DType:
         dtype: The element type of the operands.
 
     Returns:
-        float32 for half types, int32 for narrower integers (truncated at the
+        The type: float32 for half types, int32 for narrower integers (truncated at the
         end, which is exact modulo the width), else `dtype` itself.
     """
     comptime if dtype == DType.float16 or dtype == DType.bfloat16:
