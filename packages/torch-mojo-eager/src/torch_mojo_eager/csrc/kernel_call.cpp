@@ -52,11 +52,12 @@ void throw_dtype_not_implemented(const std::string& op, const at::ScalarType* dt
                                            "takes), or run this op on the CPU with .cpu()");
 }
 
-#define TORCH_MOJO_FORALL_REAL(_)                                                                         \
-  _(uint8_t, Byte)                                                                                        \
-  _(int8_t, Char)                                                                                         \
-  _(int16_t, Short) _(int32_t, Int) _(int64_t, Long) _(c10::Half, Half) _(float, Float) _(double, Double) \
-      _(bool, Bool) _(c10::BFloat16, BFloat16) _(uint16_t, UInt16) _(uint32_t, UInt32) _(uint64_t, UInt64)
+// clang-format off
+#define TORCH_MOJO_FORALL_REAL(_)                                                                                 \
+  _(uint8_t, Byte) _(int8_t, Char) _(int16_t, Short) _(int32_t, Int) _(int64_t, Long) _(c10::Half, Half)          \
+  _(float, Float) _(double, Double) _(bool, Bool) _(c10::BFloat16, BFloat16) _(uint16_t, UInt16)                  \
+  _(uint32_t, UInt32) _(uint64_t, UInt64)
+// clang-format on
 
 at::Scalar load_scalar(const void* data, at::ScalarType dtype) {
   switch (dtype) {
