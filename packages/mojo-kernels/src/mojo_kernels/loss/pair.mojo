@@ -117,7 +117,7 @@ struct _Operands[dtype: DType](DevicePassable, TrivialRegisterPassable):
     var target: Data[Self.dtype]
     var weight: Data[Self.dtype]
     var has_weight: Int32
-    var parameter: Float64
+    var parameter: Scalar[compute_type[Self.dtype]()]
 
     @staticmethod
     def get_type_name() -> String:
@@ -144,11 +144,9 @@ struct _Operands[dtype: DType](DevicePassable, TrivialRegisterPassable):
         if self.has_weight != 0:
             weight = _load[Self.compute, w](self.weight, offsets[2], steps[2])
         comptime if gradient:
-            return _gradient[op](
-                x, t, weight, self.parameter.cast[Self.compute]()
-            )
+            return _gradient[op](x, t, weight, self.parameter)
         else:
-            return _loss[op](x, t, weight, self.parameter.cast[Self.compute]())
+            return _loss[op](x, t, weight, self.parameter)
 
 
 @inline(.always)
@@ -179,7 +177,7 @@ struct _Element[op: StaticString, gradient: Bool, dtype: DType](ElementAction):
     comptime operands = 2 + INPUTS
     var output: Data[Self.dtype]
     var dy: Data[Self.dtype]
-    var factor: Float64
+    var factor: Scalar[compute_type[Self.dtype]()]
     var operands_of: _Operands[Self.dtype]
 
     @inline(.always)
@@ -191,8 +189,7 @@ struct _Element[op: StaticString, gradient: Bool, dtype: DType](ElementAction):
         )
         comptime if Self.gradient:
             value *= (
-                self.dy.unsafe_load(offsets[1]).cast[compute]()
-                * self.factor.cast[compute]()
+                self.dy.unsafe_load(offsets[1]).cast[compute]() * self.factor
             )
         self.output.unsafe_store(offsets[0], value.cast[Self.dtype]())
 
@@ -204,7 +201,7 @@ def _elementwise[
     mut space: IndexSpace[2 + INPUTS],
     output: Data[dtype],
     dy: Data[dtype],
-    factor: Float64,
+    factor: Scalar[compute_type[dtype]()],
     operands: _Operands[dtype],
 ) raises:
     """Writes a loss or a gradient per element."""
@@ -246,7 +243,7 @@ def _elementwise[
                                     offsets[1] + i * row.strides[1],
                                     row.strides[1],
                                 )
-                                * factor.cast[compute]()
+                                * factor
                             )
                         output.unsafe_store(offsets[0] + i, value.cast[dtype]())
 
@@ -290,7 +287,7 @@ def _finish_kernel[
     output: Data[dtype],
     partial: Data[compute_type[dtype]()],
     count: Int64,
-    factor: Float64,
+    factor: Scalar[compute_type[dtype]()],
 ):
     """One block adds up the blocks' totals."""
     comptime compute = compute_type[dtype]()
@@ -301,7 +298,7 @@ def _finish_kernel[
         i += ROW_BLOCK
     total = block.sum[block_size=ROW_BLOCK, broadcast=True](total)
     if thread_idx.x == 0:
-        output.unsafe_store(0, (total * factor.cast[compute]()).cast[dtype]())
+        output.unsafe_store(0, (total * factor).cast[dtype]())
 
 
 def _total[
@@ -342,7 +339,7 @@ def _total[
             output,
             partial,
             Int64(blocks),
-            factor,
+            factor.cast[compute](),
             grid_dim=1,
             block_dim=ROW_BLOCK,
         )
@@ -420,9 +417,9 @@ def pair_loss[op: StaticString, dtype: DType](call: KernelCall) raises:
     if not has_weight:
         weight = input
     var reduction = call.int_scalar(0)
-    var parameter = (
-        call.float_scalar(1) if op == "smooth_l1" or op == "huber" else 0
-    )
+    var parameter = Scalar[compute_type[dtype]()](0)
+    comptime if op == "smooth_l1" or op == "huber":
+        parameter = call.float_scalar(1).cast[compute_type[dtype]()]()
     var operands = _Operands[dtype](
         input.pointer[dtype](),
         target.pointer[dtype](),
@@ -494,9 +491,9 @@ def pair_loss_backward[op: StaticString, dtype: DType](call: KernelCall) raises:
     if not has_weight:
         weight = input
     var reduction = call.int_scalar(0)
-    var parameter = (
-        call.float_scalar(1) if op == "smooth_l1" or op == "huber" else 0
-    )
+    var parameter = Scalar[compute_type[dtype]()](0)
+    comptime if op == "smooth_l1" or op == "huber":
+        parameter = call.float_scalar(1).cast[compute_type[dtype]()]()
     if output.numel == 0:
         return
     var space = IndexSpace[2 + INPUTS]()
@@ -516,7 +513,7 @@ def pair_loss_backward[op: StaticString, dtype: DType](call: KernelCall) raises:
         space,
         output.pointer[dtype](),
         dy.pointer[dtype](),
-        _factor(reduction, Int(output.numel)),
+        _factor(reduction, Int(output.numel)).cast[compute_type[dtype]()](),
         _Operands[dtype](
             input.pointer[dtype](),
             target.pointer[dtype](),

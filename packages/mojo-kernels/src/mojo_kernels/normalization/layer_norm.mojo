@@ -41,7 +41,7 @@ def _forward_row[
     has_weight: Bool,
     has_bias: Bool,
     n: Int,
-    eps: Float64,
+    eps: Scalar[compute_type[dtype]()],
 ) -> Tuple[Scalar[compute_type[dtype]()], Scalar[compute_type[dtype]()]]:
     """Normalizes one row and returns its mean and reciprocal standard deviation.
     """
@@ -58,7 +58,7 @@ def _forward_row[
         return deviation * deviation
 
     var variance = row_sum[across, compute](n, square)[0] / count
-    var rstd = 1 / sqrt(variance + eps.cast[compute]())
+    var rstd = 1 / sqrt(variance + eps)
 
     def finish[w: Int](i: Int) {imm}:
         var result = (value[w](i) - mean) * rstd
@@ -84,7 +84,7 @@ def _forward_block[
     has_weight: Int32,
     has_bias: Int32,
     n: Int64,
-    eps: Float64,
+    eps: Scalar[compute_type[dtype]()],
 ):
     """One row per block."""
     var row = Int(block_idx.x)
@@ -126,7 +126,7 @@ def forward[dtype: DType](call: KernelCall) raises:
     var has_bias = not call.tensor(5).is_absent()
     var rows = call.int_scalar(0)
     var n = call.int_scalar(1)
-    var eps = call.float_scalar(2)
+    var eps = call.float_scalar(2).cast[compute]()
     if rows == 0:
         return
     comptime if has_accelerator():

@@ -5,9 +5,10 @@ regularization" (2019); amsgrad: Reddi et al., "On the convergence of Adam and b
 """
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, pow
+from mojo_kernels.math import compute_type, expm1, log
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
+    Number,
     OptionalNumber,
     Prepared,
     TensorLists,
@@ -26,37 +27,48 @@ struct _Adam[decoupled: Bool, type: DType](ListUpdate):
     comptime lists = 5
     comptime compute = compute_type[Self.type]()
 
-    var learning_rate: Float64
+    var learning_rate: Number[Self.type]
     var learning_rate_tensor: OptionalNumber
-    var beta1: Float64
-    var beta2: Float64
-    var weight_decay: Float64
-    var eps: Float64
+    var log_beta1: Number[Self.type]
+    """log(beta1): 1 - beta1^step cancels in float32, -expm1(step log(beta1)) does not."""
+    var log_beta2: Number[Self.type]
+    """log(beta2)."""
+    var beta2: Number[Self.type]
+    var rest1: Number[Self.type]
+    """1 - beta1."""
+    var rest2: Number[Self.type]
+    """1 - beta2."""
+    var weight_decay: Number[Self.type]
+    var eps: Number[Self.type]
     var gradient_scale: OptionalNumber
     var amsgrad: Int32
     var maximize: Int32
 
     @inline(.always)
-    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
-        """The learning rate and the step; the step size and the root of the second bias correction.
-        """
-        var rate = self._rate()
-        var step = number.load().cast[DType.float64]()
-        return Prepared(
-            rate / (1 - pow(self.beta1, step)),
-            sqrt(1 - pow(self.beta2, step)),
+    def prepare(
+        self, value: Number[Self.dtype], number: OptionalNumber
+    ) -> Prepared[Self.dtype]:
+        """The step size and the root of the second bias correction."""
+        var step = number.load().cast[Self.compute]()
+        return Prepared[Self.dtype](
+            -self._rate() / expm1(step * self.log_beta1),
+            sqrt(-expm1(step * self.log_beta2)),
         )
 
     @inline(.always)
-    def _rate(self) -> Float64:
+    def _rate(self) -> Number[Self.dtype]:
         if self.learning_rate_tensor.is_given():
-            return self.learning_rate_tensor.load().cast[DType.float64]()
+            return self.learning_rate_tensor.load().cast[Self.compute]()
         return self.learning_rate
 
     @inline(.always)
     def apply[
         w: Int
-    ](self, at: StaticTuple[Data[Self.dtype], 5], prepared: Prepared,):
+    ](
+        self,
+        at: StaticTuple[Data[Self.dtype], 5],
+        prepared: Prepared[Self.dtype],
+    ):
         comptime compute = Self.compute
         var parameter = at[0].unsafe_load[width=w](0).cast[compute]()
         var gradient = at[1].unsafe_load[width=w](0).cast[compute]()
@@ -69,26 +81,18 @@ struct _Adam[decoupled: Bool, type: DType](ListUpdate):
             gradient = -gradient
         if self.weight_decay != 0:
             comptime if Self.decoupled:
-                parameter *= (1 - self._rate() * self.weight_decay).cast[
-                    compute
-                ]()
+                parameter *= 1 - self._rate() * self.weight_decay
             else:
-                gradient += parameter * self.weight_decay.cast[compute]()
-        average += (gradient - average) * (1 - self.beta1).cast[compute]()
-        square = (
-            square * self.beta2.cast[compute]()
-            + gradient * gradient * (1 - self.beta2).cast[compute]()
-        )
+                gradient += parameter * self.weight_decay
+        average += (gradient - average) * self.rest1
+        square = square * self.beta2 + gradient * gradient * self.rest2
         at[2].unsafe_store(0, average.cast[Self.dtype]())
         at[3].unsafe_store(0, square.cast[Self.dtype]())
         if self.amsgrad != 0:
             square = max(square, at[4].unsafe_load[width=w](0).cast[compute]())
             at[4].unsafe_store(0, square.cast[Self.dtype]())
-        var denominator = (
-            sqrt(square) / prepared[1].cast[compute]()
-            + self.eps.cast[compute]()
-        )
-        parameter -= average * prepared[0].cast[compute]() / denominator
+        var denominator = sqrt(square) / prepared[1] + self.eps
+        parameter -= average * prepared[0] / denominator
         at[0].unsafe_store(0, parameter.cast[Self.dtype]())
 
 
@@ -129,15 +133,21 @@ def adam[
     else:
         rate = call.float_scalar(cursor)
         cursor += 1
+    comptime compute = compute_type[dtype]()
+    var beta1 = call.float_scalar(cursor)
+    var beta2 = call.float_scalar(cursor + 1)
     update_lists(
         call,
         _Adam[op == "adamw", dtype](
-            rate,
+            rate.cast[compute](),
             rate_tensor,
-            call.float_scalar(cursor),
-            call.float_scalar(cursor + 1),
-            call.float_scalar(cursor + 2),
-            call.float_scalar(cursor + 3),
+            log(beta1).cast[compute](),
+            log(beta2).cast[compute](),
+            beta2.cast[compute](),
+            (1 - beta1).cast[compute](),
+            (1 - beta2).cast[compute](),
+            call.float_scalar(cursor + 2).cast[compute](),
+            call.float_scalar(cursor + 3).cast[compute](),
             OptionalNumber(call.tensor(companions)),
             Int32(call.int_scalar(cursor + 4)),
             Int32(call.int_scalar(cursor + 5)),

@@ -4,6 +4,7 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.math import compute_type, exp, pow
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
+    Number,
     OptionalNumber,
     Prepared,
     TensorLists,
@@ -27,31 +28,37 @@ struct _Foreach[op: StaticString, type: DType, inputs: Int, number_type: DType](
 
     var address: UInt64
     """Where the number lies if it is a tensor on the device, else 0."""
-    var host_number: Float64
+    var host_number: Number[Self.type]
     """The number if it is a tensor on the host."""
     var is_on_host: Int32
     """Whether it is."""
 
     @inline(.always)
-    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
+    def prepare(
+        self, value: Number[Self.dtype], number: OptionalNumber
+    ) -> Prepared[Self.dtype]:
         """The number that the op takes besides tensors."""
         if self.is_on_host != 0:
-            return Prepared(self.host_number, 0)
+            return Prepared[Self.dtype](self.host_number, 0)
         if self.address == 0:
-            return Prepared(value, 0)
-        return Prepared(
+            return Prepared[Self.dtype](value, 0)
+        return Prepared[Self.dtype](
             Data[Self.number_type](unsafe_from_address=Int(self.address))
             .unsafe_load(0)
-            .cast[DType.float64](),
+            .cast[Self.compute](),
             0,
         )
 
     @inline(.always)
     def apply[
         w: Int
-    ](self, at: StaticTuple[Data[Self.dtype], Self.lists], prepared: Prepared,):
+    ](
+        self,
+        at: StaticTuple[Data[Self.dtype], Self.lists],
+        prepared: Prepared[Self.dtype],
+    ):
         comptime Vector = SIMD[Self.compute, w]
-        var value = prepared[0].cast[Self.compute]()
+        var value = prepared[0]
         var x = at[1].unsafe_load[width=w](0).cast[Self.compute]()
         var a = Vector(0)
         var b = Vector(0)
@@ -212,7 +219,7 @@ def foreach[
     comptime for k in range(1 + inputs):
         starts[k] = k * n
     var address = UInt64(0)
-    var host_number = Float64(0)
+    var host_number = Number[dtype](0)
     var is_on_host = False
     comptime if number == "tensor":
         var tensor = call.tensor((1 + inputs) * n)
@@ -221,7 +228,7 @@ def foreach[
             host_number = (
                 tensor.pointer[number_type]()
                 .unsafe_load(0)
-                .cast[DType.float64]()
+                .cast[compute_type[dtype]()]()
             )
         else:
             address = UInt64(Int(tensor.data))
@@ -277,24 +284,31 @@ struct _Unscale[type: DType](ListUpdate):
     var inverse_scale: Data[DType.float32]
 
     @inline(.always)
-    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
+    def prepare(
+        self, value: Number[Self.dtype], number: OptionalNumber
+    ) -> Prepared[Self.dtype]:
         """The inverse scale."""
-        return Prepared(
-            self.inverse_scale.unsafe_load(0).cast[DType.float64](), 0
+        return Prepared[Self.dtype](
+            self.inverse_scale.unsafe_load(0).cast[
+                compute_type[Self.dtype]()
+            ](),
+            0,
         )
 
     @inline(.always)
     def apply[
         w: Int
-    ](self, at: StaticTuple[Data[Self.dtype], 1], prepared: Prepared,):
+    ](
+        self,
+        at: StaticTuple[Data[Self.dtype], 1],
+        prepared: Prepared[Self.dtype],
+    ):
         comptime compute = compute_type[Self.dtype]()
         var gradient = at[0].unsafe_load[width=w](0).cast[compute]()
         # x - x is 0 for finite numbers only.
         if not (gradient - gradient).eq(0).reduce_and():
             self.found.unsafe_store(0, Float32(1))
-        at[0].unsafe_store(
-            0, (gradient * prepared[0].cast[compute]()).cast[Self.dtype]()
-        )
+        at[0].unsafe_store(0, (gradient * prepared[0]).cast[Self.dtype]())
 
 
 def unscale[dtype: DType](call: KernelCall) raises:

@@ -27,7 +27,9 @@ comptime GPU_BLOCK = 256
 """Threads of a block."""
 comptime BATCH = 32
 """Tensors per list of a GPU launch."""
-comptime Prepared = StaticTuple[Float64, 2]
+comptime Number[dtype: DType] = Scalar[compute_type[dtype]()]
+"""A number that an update takes besides tensors: some GPUs have no float64."""
+comptime Prepared[dtype: DType] = StaticTuple[Number[dtype], 2]
 """What an update computes once per tensor."""
 
 
@@ -77,7 +79,9 @@ trait ListUpdate(DevicePassable, TrivialRegisterPassable):
     comptime device_type: AnyType = Self
     """The type on the device."""
 
-    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
+    def prepare(
+        self, value: Number[Self.dtype], number: OptionalNumber
+    ) -> Prepared[Self.dtype]:
         """Computes what all elements of a tensor share.
 
         Args:
@@ -91,7 +95,11 @@ trait ListUpdate(DevicePassable, TrivialRegisterPassable):
 
     def apply[
         w: Int
-    ](self, at: StaticTuple[Data[Self.dtype], Self.lists], prepared: Prepared,):
+    ](
+        self,
+        at: StaticTuple[Data[Self.dtype], Self.lists],
+        prepared: Prepared[Self.dtype],
+    ):
         """Updates elements.
 
         Parameters:
@@ -138,7 +146,9 @@ struct TensorLists[lists: Int](TrivialRegisterPassable):
     """2 where each tensor has a Number, 0 where all share one."""
 
 
-struct _Batch[lists: Int](DevicePassable, TrivialRegisterPassable):
+struct _Batch[dtype: DType, lists: Int](
+    DevicePassable, TrivialRegisterPassable
+):
     """Up to `BATCH` tensors per list, as an argument of a GPU kernel."""
 
     comptime device_type: AnyType = Self
@@ -147,14 +157,14 @@ struct _Batch[lists: Int](DevicePassable, TrivialRegisterPassable):
     """The number of the first chunk of each tensor, then of the one behind the last."""
     var numel: StaticTuple[Int64, BATCH]
     var data: StaticTuple[UInt64, BATCH * Self.lists]
-    var values: StaticTuple[Float64, BATCH]
+    var values: StaticTuple[Number[Self.dtype], BATCH]
     var pointers: StaticTuple[UInt64, BATCH]
 
     def __init__(out self):
         self.chunks = StaticTuple[Int32, BATCH + 1](fill=0)
         self.numel = StaticTuple[Int64, BATCH](fill=0)
         self.data = StaticTuple[UInt64, BATCH * Self.lists](fill=0)
-        self.values = StaticTuple[Float64, BATCH](fill=0)
+        self.values = StaticTuple[Number[Self.dtype], BATCH](fill=0)
         self.pointers = StaticTuple[UInt64, BATCH](fill=0)
 
     @staticmethod
@@ -167,7 +177,9 @@ struct _Batch[lists: Int](DevicePassable, TrivialRegisterPassable):
         encoder.encode(self, target)
 
 
-def _kernel[U: ListUpdate](update: U, batch: _Batch[U.lists], skip: UInt64):
+def _kernel[
+    U: ListUpdate
+](update: U, batch: _Batch[U.dtype, U.lists], skip: UInt64):
     """One chunk per block."""
     # A found infinity skips the step.
     if skip != 0:
@@ -267,12 +279,14 @@ def _data[
 
 
 def _value[
-    lists: Int
-](call: KernelCall, layout: TensorLists[lists], t: Int) -> Float64:
+    dtype: DType, lists: Int
+](call: KernelCall, layout: TensorLists[lists], t: Int) -> Number[dtype]:
     """The number of tensor `t`."""
     if layout.values < 0:
         return 0
-    return call.float_scalar(layout.values + t * layout.value_step + 1)
+    return call.float_scalar(layout.values + t * layout.value_step + 1).cast[
+        compute_type[dtype]()
+    ]()
 
 
 def _number[
@@ -312,7 +326,7 @@ def update_lists[
     comptime if has_accelerator():
         var start = 0
         while start < layout.count:
-            var batch = _Batch[U.lists]()
+            var batch = _Batch[U.dtype, U.lists]()
             var chunks = 0
             var filled = 0
             while filled < BATCH and start < layout.count:
@@ -330,7 +344,7 @@ def update_lists[
                 batch.chunks[filled] = Int32(chunks)
                 chunks += ceil_div(space.numel, GPU_CHUNK)
                 batch.numel[filled] = Int64(space.numel)
-                batch.values[filled] = _value(call, layout, t)
+                batch.values[filled] = _value[U.dtype](call, layout, t)
                 batch.pointers[filled] = _number(call, layout, t).address
                 var at = _data[U.dtype](call, layout, t)
                 comptime for k in range(U.lists):
@@ -367,7 +381,7 @@ def update_lists[
                 while ends[t] <= chunk:
                     t += 1
                 var prepared = update.prepare(
-                    _value(call, layout, t), _number(call, layout, t)
+                    _value[U.dtype](call, layout, t), _number(call, layout, t)
                 )
                 var at = _data[U.dtype](call, layout, t)
                 if not flat[t]:
@@ -399,7 +413,7 @@ def _update_strided[
     layout: TensorLists[U.lists],
     t: Int,
     at: StaticTuple[Data[U.dtype], U.lists],
-    prepared: Prepared,
+    prepared: Prepared[U.dtype],
 ):
     """Updates the elements of tensors whose strides differ one by one."""
     var space = _space(call, layout, t)

@@ -9,8 +9,8 @@ def _update(
     scale: Data[DType.float32],
     growth_tracker: Data[DType.int32],
     found_inf: Data[DType.float32],
-    growth_factor: Float64,
-    backoff_factor: Float64,
+    growth_factor: Float32,
+    backoff_factor: Float32,
     growth_interval: Int64,
 ):
     """Backs off after an infinity; grows after `growth_interval` steps without one.
@@ -18,13 +18,13 @@ def _update(
     if found_inf.unsafe_load(0) != 0:
         scale.unsafe_store(
             0,
-            scale.unsafe_load(0) * backoff_factor.cast[DType.float32](),
+            scale.unsafe_load(0) * backoff_factor,
         )
         growth_tracker.unsafe_store(0, Int32(0))
         return
     var successful = growth_tracker.unsafe_load(0) + 1
     if Int64(successful) == growth_interval:
-        var grown = scale.unsafe_load(0) * growth_factor.cast[DType.float32]()
+        var grown = scale.unsafe_load(0) * growth_factor
         # An infinite scale would never come back.
         if grown - grown == 0:
             scale.unsafe_store(0, grown)
@@ -44,8 +44,8 @@ def update_loss_scale(call: KernelCall) raises:
     var scale = call.tensor(0).pointer[DType.float32]()
     var growth_tracker = call.tensor(1).pointer[DType.int32]()
     var found_inf = call.tensor(2).pointer[DType.float32]()
-    var growth_factor = call.float_scalar(0)
-    var backoff_factor = call.float_scalar(1)
+    var growth_factor = call.float_scalar(0).cast[DType.float32]()
+    var backoff_factor = call.float_scalar(1).cast[DType.float32]()
     var growth_interval = Int64(call.int_scalar(2))
     comptime if has_accelerator():
         gpu_context(call).enqueue_function[_update](

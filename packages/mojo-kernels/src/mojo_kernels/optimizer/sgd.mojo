@@ -7,6 +7,7 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.math import compute_type
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
+    Number,
     OptionalNumber,
     Prepared,
     TensorLists,
@@ -23,28 +24,36 @@ struct _Sgd[type: DType](ListUpdate):
     comptime dtype = Self.type
     comptime lists = 3
 
-    var learning_rate: Float64
+    var learning_rate: Number[Self.type]
     var learning_rate_tensor: OptionalNumber
-    var weight_decay: Float64
-    var momentum: Float64
-    var dampening: Float64
+    var weight_decay: Number[Self.type]
+    var momentum: Number[Self.type]
+    var dampening: Number[Self.type]
     var nesterov: Int32
     var maximize: Int32
     var is_first_step: Int32
     var gradient_scale: OptionalNumber
 
     @inline(.always)
-    def prepare(self, value: Float64, number: OptionalNumber) -> Prepared:
+    def prepare(
+        self, value: Number[Self.dtype], number: OptionalNumber
+    ) -> Prepared[Self.dtype]:
         """The learning rate."""
         var rate = self.learning_rate
         if self.learning_rate_tensor.is_given():
-            rate = self.learning_rate_tensor.load().cast[DType.float64]()
-        return Prepared(rate, 0)
+            rate = self.learning_rate_tensor.load().cast[
+                compute_type[Self.dtype]()
+            ]()
+        return Prepared[Self.dtype](rate, 0)
 
     @inline(.always)
     def apply[
         w: Int
-    ](self, at: StaticTuple[Data[Self.dtype], 3], prepared: Prepared,):
+    ](
+        self,
+        at: StaticTuple[Data[Self.dtype], 3],
+        prepared: Prepared[Self.dtype],
+    ):
         comptime compute = compute_type[Self.dtype]()
         var parameter = at[0].unsafe_load[width=w](0).cast[compute]()
         var gradient = at[1].unsafe_load[width=w](0).cast[compute]()
@@ -54,20 +63,19 @@ struct _Sgd[type: DType](ListUpdate):
         if self.maximize != 0:
             gradient = -gradient
         if self.weight_decay != 0:
-            gradient += parameter * self.weight_decay.cast[compute]()
+            gradient += parameter * self.weight_decay
         if self.momentum != 0:
-            var momentum = self.momentum.cast[compute]()
+            var momentum = self.momentum
             var buffer = gradient
             if self.is_first_step == 0:
-                buffer = (
-                    at[2].unsafe_load[width=w](0).cast[compute]() * momentum
-                    + gradient * (1 - self.dampening).cast[compute]()
-                )
+                buffer = at[2].unsafe_load[width=w](0).cast[
+                    compute
+                ]() * momentum + gradient * (1 - self.dampening)
             at[2].unsafe_store(0, buffer.cast[Self.dtype]())
             gradient = (
                 gradient + buffer * momentum if self.nesterov != 0 else buffer
             )
-        parameter -= gradient * prepared[0].cast[compute]()
+        parameter -= gradient * prepared[0]
         at[0].unsafe_store(0, parameter.cast[Self.dtype]())
 
 
@@ -105,14 +113,15 @@ def sgd[
     else:
         rate = call.float_scalar(cursor)
         cursor += 1
+    comptime compute = compute_type[dtype]()
     update_lists(
         call,
         _Sgd[dtype](
-            rate,
+            rate.cast[compute](),
             rate_tensor,
-            call.float_scalar(cursor),
-            call.float_scalar(cursor + 1) if buffers > 0 else 0,
-            call.float_scalar(cursor + 2),
+            call.float_scalar(cursor).cast[compute](),
+            call.float_scalar(cursor + 1).cast[compute]() if buffers > 0 else 0,
+            call.float_scalar(cursor + 2).cast[compute](),
             Int32(call.int_scalar(cursor + 3)),
             Int32(call.int_scalar(cursor + 4)),
             Int32(call.int_scalar(cursor + 5)),

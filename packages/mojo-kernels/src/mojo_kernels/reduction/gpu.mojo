@@ -18,6 +18,7 @@ from mojo_kernels.reduction.reducer import (
     State,
     Storage,
     output_count,
+    parameter_type,
 )
 from mojo_kernels.reduction.rows import gpu_context
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
@@ -41,7 +42,7 @@ struct _Problem[op: StaticString, dtype: DType, out: DType, second: DType](
     comptime device_type: AnyType = Self
     comptime One = State[Self.op, Self.dtype, Self.out, 1]
 
-    var reducer_argument: Float64
+    var reducer_argument: Scalar[parameter_type[Self.out]()]
     var input: Data[Storage[Self.dtype]]
     var output: Data[Storage[Self.out]]
     var second_output: Data[Storage[Self.second]]

@@ -16,6 +16,7 @@ from mojo_kernels.reduction.reducer import (
     has_moments,
     has_positions,
     output_count,
+    parameter_type,
 )
 
 
@@ -112,7 +113,7 @@ def reduce_tensor[
     comptime if has_accelerator():
         reduce_on_gpu[op, dtype, out, second](
             call,
-            Reducer[op, dtype, out](argument),
+            Reducer[op, dtype, out](argument.cast[parameter_type[out]()]()),
             plan,
             input.pointer[Storage[dtype]](),
             output.pointer[Storage[out]](),
@@ -120,7 +121,7 @@ def reduce_tensor[
         )
     else:
         CpuReduction[op, dtype, out, second](
-            Reducer[op, dtype, out](argument),
+            Reducer[op, dtype, out](argument.cast[parameter_type[out]()]()),
             plan^,
             input.pointer[Storage[dtype]](),
             output.pointer[Storage[out]](),

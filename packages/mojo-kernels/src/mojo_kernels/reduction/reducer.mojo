@@ -58,6 +58,18 @@ def accumulator[op: StaticString, dtype: DType, out: DType]() -> DType:
     return DType.int64
 
 
+def parameter_type[out: DType]() -> DType:
+    """The type of the number that an op takes besides tensors; float32 suffices where results are, and some GPUs have no more.
+
+    Parameters:
+        out: The output's element type.
+
+    Returns:
+        float64 or float32.
+    """
+    return DType.float64 if out == DType.float64 else DType.float32
+
+
 def has_positions[op: StaticString]() -> Bool:
     """Whether positions of elements are reported, so that their order counts.
 
@@ -164,9 +176,10 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
     """
 
     comptime accumulator = accumulator[Self.op, Self.dtype, Self.out]()
+    comptime parameter = parameter_type[Self.out]()
     comptime Of[width: Int] = State[Self.op, Self.dtype, Self.out, width]
 
-    var argument: Float64
+    var argument: Scalar[parameter_type[Self.out]()]
     """The order of a norm, or the correction of a variance."""
 
     @inline(.always)
@@ -189,7 +202,7 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
         elif is_one_of[" amin argmin min aminmax "](Self.op):
             value = Accumulator.MAX
         elif Self.op == "norm":
-            if self.argument == -inf[DType.float64]():
+            if self.argument == -inf[Self.parameter]():
                 value = Accumulator.MAX
         comptime if has_positions[Self.op]():
             extra = Scalar[Self.Of[1].extra_type].MAX
@@ -384,7 +397,7 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
             elif (
                 self.argument != 0
                 and self.argument != 1
-                and abs(self.argument) != inf[DType.float64]()
+                and abs(self.argument) != inf[Self.parameter]()
             ):
                 value = pow(
                     value,
@@ -394,7 +407,9 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
                 )
             return value.cast[Storage[Self.out]]()
         elif has_moments[Self.op]():
-            var freedom = max(Float64(count) - self.argument, 0)
+            var freedom = max(
+                Scalar[Self.parameter](Int64(count)) - self.argument, 0
+            )
             var variance = (
                 state.extra.cast[Self.accumulator]()
                 / freedom.cast[Self.accumulator]()
@@ -500,7 +515,10 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
         comptime if Self.accumulator.is_floating_point():
             if self.argument == 0:
                 return (~x.eq(0)).cast[Self.accumulator]()
-            if self.argument == 1 or abs(self.argument) == inf[DType.float64]():
+            if (
+                self.argument == 1
+                or abs(self.argument) == inf[Self.parameter]()
+            ):
                 return abs(x)
             return pow(
                 abs(x),
@@ -519,8 +537,8 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
         a: SIMD[Self.accumulator, width],
         b: SIMD[Self.accumulator, width],
     ) -> SIMD[Self.accumulator, width]:
-        if self.argument == inf[DType.float64]():
+        if self.argument == inf[Self.parameter]():
             return self._larger(a, b)
-        if self.argument == -inf[DType.float64]():
+        if self.argument == -inf[Self.parameter]():
             return self._smaller(a, b)
         return a + b
