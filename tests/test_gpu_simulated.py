@@ -18,6 +18,7 @@ from gpu_check.selection import distinct_rows, dtypes_to_run
 from gpu_check.simulate import KernelRunner
 from mojo_runtime.service import CompileService
 from mojo_runtime.target import Target
+from ptxsim import Options
 from torch_mojo_eager.ops.table import Pointwise
 
 ROWS = {row.name: row for row in distinct_rows()}
@@ -35,11 +36,9 @@ def cases_of(name, dtype):
 
 
 @pytest.fixture(scope="session")
-def runner(request, pytestconfig):
-    """Runs kernel calls; the kernels of the selected tests compile in the background, in the order of the tests."""
-    selected = [
-        item.callspec.params for item in request.session.items if getattr(item, "originalname", "") == "test_row"
-    ]
+def find(request, pytestconfig):
+    """From keys to libraries; the kernels of the selected tests compile in the background, in the tests' order."""
+    selected = [item.callspec.params for item in request.session.items if "find" in item.fixturenames]
     keys = [case.call.key for params in selected for case in cases_of(params["name"], params["dtype"])]
     service = CompileService(Target.parse(TARGET), pytestconfig.cache.mkdir("gpu-kernels"))
     service.request(list(dict.fromkeys(keys)))
@@ -48,10 +47,23 @@ def runner(request, pytestconfig):
         ((_, entry),) = service.compile(key).items()
         return str(entry.library), entry.symbol
 
+    yield find
+    service.close()
+
+
+@pytest.fixture(scope="session")
+def runner(find):
     runner = KernelRunner(find)
     yield runner
     runner.close()
-    service.close()
+
+
+@pytest.fixture(scope="session")
+def inexact_runner(find):
+    """Gives approximate instructions the error that hardware may have."""
+    runner = KernelRunner(find, Options(races=False, approximate_error=True))
+    yield runner
+    runner.close()
 
 
 ROW_DTYPES = [
@@ -61,8 +73,7 @@ ROW_DTYPES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype"), ROW_DTYPES)
-def test_row(runner, name, dtype):
+def check(runner, name, dtype):
     row = ROWS[name]
     tolerance = {}
     if isinstance(row, Pointwise) and dtype == torch.float32:
@@ -70,4 +81,21 @@ def test_row(runner, name, dtype):
     for case in cases_of(name, dtype):
         runner.run(case.call)
         case.compare(**tolerance)
-    assert cases_of(name, dtype), f"no sample calls {functional_name(row)}: add one to gpu_check.cases.MADE"
+
+
+@pytest.mark.parametrize(("name", "dtype"), ROW_DTYPES)
+def test_row(runner, name, dtype):
+    check(runner, name, dtype)
+    assert cases_of(name, dtype), f"no sample calls {functional_name(ROWS[name])}: add one to gpu_check.made.MADE"
+
+
+MATH_ROWS = [
+    pytest.param(name, torch.float32, id=name)
+    for name, row in ROWS.items()
+    if isinstance(row, Pointwise) and row.kernel.startswith(("pointwise.unary", "pointwise.activation"))
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), MATH_ROWS)
+def test_math_is_exact_enough_with_approximate_instructions(inexact_runner, name, dtype):
+    check(inexact_runner, name, dtype)

@@ -63,12 +63,24 @@ def _scattered(make: Maker) -> Iterator[dict[str, Any]]:
     yield {"self": make(5), "dim": 0, "index": make.indices(5, 0), "value": 1}
 
 
+def _thresholds(make: Maker) -> Iterator[dict[str, Any]]:
+    yield {"grad_output": make(5, 7), "self": make(5, 7), "threshold": 1}
+
+
+def _means(make: Maker) -> Iterator[dict[str, Any]]:
+    """Integers have a mean only in a dtype that is asked for."""
+    for dim in ([0], [1], [0, 1], None):
+        yield {"self": make(5, 7), "dim": dim, "keepdim": False, "dtype": torch.float32}
+
+
 Samples = Callable[[Maker], Iterator[dict[str, Any]]]
 MADE: dict[str, Samples] = {
     "mm": _products,
     "bmm": _batched_products,
     "addmm": _added_products,
     "clamp": _clamped,
+    "threshold_backward": _thresholds,
+    "mean.dim": _means,
     "scatter.value": _scattered,
     "index_fill_.int_Scalar": _index_filled,
 }

@@ -12,7 +12,7 @@ import torch
 
 from gpu_check.calls import ABSENT, CODES, HOST_SCALAR, KernelCall, Operand
 from mojo_runtime.toolchain import preload_runtime_libraries
-from ptxsim import Simulator
+from ptxsim import Options, Simulator
 from ptxsim.memory import INITIALISED
 from ptxsim.state import Dim3
 from ptxsim.worker import Worker
@@ -224,11 +224,12 @@ class KernelRunner:
 
     Args:
         find: From a kernel's key to its library and symbol.
+        options: How the simulator runs.
     """
 
-    def __init__(self, find: Callable[[str], tuple[str, str]]) -> None:
+    def __init__(self, find: Callable[[str], tuple[str, str]], options: Options | None = None) -> None:
         self._find = find
-        self._worker = Worker("gpu_check.simulate:run_job")
+        self._worker = Worker("gpu_check.simulate:run_job", options=options)
         self.ran: set[str] = set()
         """Keys of the kernels that launched at least once."""
 

@@ -168,6 +168,10 @@ class MemoryOperations(ThreadState):
         memory, offset, shadow = self._resolve(space, address, active, n, nbytes, line, "reads", strong)
         unwritten = shadow != INITIALISED
         if unwritten.any():
+            # An element whose first byte is written ends with the padding of a structure.
+            first_bytes = [memory.shadow[offset + k * size] for k in range(width)]
+            unwritten &= np.minimum.reduce(first_bytes) != INITIALISED
+        if unwritten.any():
             self.hazard("uninitialised", line, active, unwritten, f"reads {space} memory that nothing has written")
         races = self._races(memory)
         if races is not None and not strong:

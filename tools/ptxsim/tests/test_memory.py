@@ -175,6 +175,12 @@ def test_faults_are_found(message, body):
         run(body, options=Options(max_steps=10_000))
 
 
+def test_padding_of_a_structure_may_be_read():
+    store = "st.shared.u8 [%r20], %r1; ld.shared.b64 %d20, [%r20]; cvt.u32.u64 %r21, %d20; and.b32 %r22, %r21, 255;"
+    output = run(f"shl.b32 %r19, %r1, 3; add.s32 %r20, %r6, %r19; {store} st.global.u32 [%d5], %r22;")
+    np.testing.assert_array_equal(output, np.tile(np.arange(64), 2))
+
+
 def test_ordered_accesses_are_no_races():
     run(WARP_EXCHANGE.format(between="bar.warp.sync -1;"))
     run("st.global.u32 [%d2], %r3;")  # every thread writes the same value
