@@ -246,3 +246,51 @@ def roll(self: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) ->
             start = size - shift % size
             result = torch.cat([result.narrow(dim, start, size - start), result.narrow(dim, 0, start)], dim)
     return result
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> int | float | bool:
+    """The value that changes nothing when it is combined."""
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    largest = reduce == "amin"
+    if dtype.is_floating_point:
+        return float("inf") if largest else float("-inf")
+    if dtype == torch.bool:
+        return largest
+    limits = torch.iinfo(dtype)
+    return limits.max if largest else limits.min
+
+
+@op("aten::scatter_reduce.two_out")
+def scatter_reduce(
+    self: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: torch.Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Combines elements along a dimension with those that are there, or only with one another."""
+    kernels = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
+    if reduce not in kernels:
+        raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    start = self if include_self else self.scatter(dim, index, _neutral(reduce, self.dtype))
+    launch(
+        "indexing.gather_scatter:scatter",
+        [out, start, index, src],
+        [dim],
+        dtype=self.dtype,
+        op=kernels[reduce],
+        index=index.dtype,
+        indices="elements",
+        source="tensor",
+    )
+    if reduce == "mean":
+        counts = torch.ones_like(self) if include_self else torch.zeros_like(self)
+        counts = counts.scatter_add(dim, index, torch.ones_like(src)).clamp_(min=1)
+        out.div_(counts, rounding_mode=None if self.is_floating_point() else "floor")
+    return out
