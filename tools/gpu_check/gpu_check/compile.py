@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mojo_runtime.generate import generate
-from mojo_runtime.sources import include_roots
+from mojo_runtime.sources import include_roots, resolve
 from mojo_runtime.spec import KernelSpec
 from mojo_runtime.toolchain import find_toolchain
 
@@ -47,10 +47,11 @@ class Result:
 
 def _run_compiler(specs: Sequence[KernelSpec], target: str, folder: Path) -> str:
     """Writes one assembly file per GPU function to a folder; returns the compiler's message if it fails, else ""."""
-    source = generate(specs, {spec.module: spec.module for spec in specs})
+    modules = {spec.module: resolve(spec.module) for spec in specs}
+    source = generate(specs, {name: module.name for name, module in modules.items()})
     (folder / _SOURCE).write_text(source.text)
     command = [str(find_toolchain().mojo), "build", "--emit", "asm", "--target-accelerator", target]
-    for root in include_roots():
+    for root in dict.fromkeys([*include_roots(), *(module.root for module in modules.values())]):
         command += ["-I", str(root)]
     command += ["-o", "kernels.s", _SOURCE]
     environment = {**os.environ, "MODULAR_CACHE_DIR": str(folder / "cache"), "MODULAR_CRASH_REPORTING_ENABLED": "0"}
