@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from mojo_runtime._native import DTYPE_CODES
 
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
@@ -24,51 +25,11 @@ _PYTHON_OPS: dict[str, Function] = {}
 
 PROMOTIONS = {"common": 0, "float": 1, "bool": 2, "first": 3, "condition": 4, "output": 5}
 
-_DTYPES: dict[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-        torch.bool,
-        torch.bfloat16,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-    )
-}
-# torch.ScalarType's numbers, which are the kernel ABI's.
-_CODES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "complex64": 9,
-    "complex128": 10,
-    "bool": 11,
-    "bfloat16": 15,
-    "uint16": 27,
-    "uint32": 28,
-    "uint64": 29,
-}
-
-
 def dtype_mask(names: Sequence[str]) -> int:
     """Returns the bit mask over dtype codes that the shim takes."""
     mask = 0
     for name in names:
-        mask |= 1 << _CODES[name]
+        mask |= 1 << DTYPE_CODES[name]
     return mask
 
 
@@ -218,7 +179,7 @@ def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...],
                 parameters[name] = source[1:]
                 continue
             if source not in arguments:
-                allowed.append(restricted.get(name, tuple(_CODES)) if arguments else row.dtypes)
+                allowed.append(restricted.get(name, tuple(DTYPE_CODES)) if arguments else row.dtypes)
                 arguments.append(source)
             parameters[name] = f"{{{arguments.index(source)}}}"
     return kernel_key(row.kernel, tuple(parameters.items())), tuple(arguments), tuple(allowed)

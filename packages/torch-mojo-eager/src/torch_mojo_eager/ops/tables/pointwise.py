@@ -105,7 +105,7 @@ def _backward(
 
 
 _UNARY: tuple[Row, ...] = (
-    _unary("abs", ALL, doc="Absolute value."),
+    _unary("abs", NUMERIC, doc="Absolute value."),
     _unary("neg", NUMERIC, doc="Negation."),
     _unary("sign", ALL, doc="-1, 0 or 1 by the sign."),
     _unary("sgn", ALL, doc="-1, 0 or 1 by the sign."),
