@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
-from mojo_runtime._native import DTYPE_CODES
 
+from mojo_runtime._native import DTYPE_CODES
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
 Function = Callable[..., Any]
