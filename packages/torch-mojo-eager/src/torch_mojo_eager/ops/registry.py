@@ -25,6 +25,7 @@ _PYTHON_OPS: dict[str, Function] = {}
 
 PROMOTIONS = {"common": 0, "float": 1, "bool": 2, "first": 3, "condition": 4, "output": 5}
 
+
 def dtype_mask(names: Sequence[str]) -> int:
     """Returns the bit mask over dtype codes that the shim takes."""
     mask = 0
