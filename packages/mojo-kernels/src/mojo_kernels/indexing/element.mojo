@@ -117,6 +117,9 @@ def each_element[
         var n = fastest.size
 
         def some_elements(start: Int, end: Int) {imm}:
+            # Copies, which stores to tensors cannot change: they stay in registers.
+            var own = action
+            var steps = fastest.strides
             var row, position = divmod(start, n)
             var cursor = Cursor(space, row)
             var left = end - start
@@ -124,11 +127,11 @@ def each_element[
                 var count = min(n - position, left)
                 var offsets = cursor.offsets
                 comptime for k in range(A.operands):
-                    offsets[k] += position * fastest.strides[k]
+                    offsets[k] += position * steps[k]
                 for _ in range(count):
-                    action.apply(offsets)
+                    own.apply(offsets)
                     comptime for k in range(A.operands):
-                        offsets[k] += fastest.strides[k]
+                        offsets[k] += steps[k]
                 left -= count
                 position = 0
                 cursor.advance(space)
