@@ -45,6 +45,10 @@ class Result:
     seconds: float = 0.0
 
 
+# Seconds for one batch. Mojo 1.2 has been seen to wait for itself for ever over code for apple-m1.
+_LIMIT = 600
+
+
 def _run_compiler(specs: Sequence[KernelSpec], target: str, folder: Path) -> str:
     """Writes one assembly file per GPU function to a folder; returns the compiler's message if it fails, else ""."""
     modules = {spec.module: resolve(spec.module) for spec in specs}
@@ -55,8 +59,14 @@ def _run_compiler(specs: Sequence[KernelSpec], target: str, folder: Path) -> str
         command += ["-I", str(root)]
     command += ["-o", "kernels.s", _SOURCE]
     environment = {**os.environ, "MODULAR_CACHE_DIR": str(folder / "cache"), "MODULAR_CRASH_REPORTING_ENABLED": "0"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+    try:
+        result = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=_LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        return f"the compiler did not end within {_LIMIT} s"
+    finally:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
     if result.returncode == 0:
         return ""
     return result.stderr.strip() or f"the compiler ended with status {result.returncode}"
