@@ -11,11 +11,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from gpu_check.samples import Sample, overload, written_arguments
+from mojo_runtime._native import DTYPE_CODES
 from torch_mojo_eager.ops import registry
 from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
-DTYPES = {name: getattr(torch, name) for name in registry._CODES}
-CODES = {dtype: registry._CODES[name] for name, dtype in DTYPES.items()}
+DTYPES = {name: getattr(torch, name) for name in DTYPE_CODES}
+CODES = {dtype: DTYPE_CODES[name] for name, dtype in DTYPES.items()}
 HOST_SCALAR, ABSENT = 1, 2
 
 
