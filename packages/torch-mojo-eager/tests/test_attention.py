@@ -55,7 +55,9 @@ def test_mask(device: torch.device, is_bool: bool) -> None:
 def test_without_batch(device: torch.device) -> None:
     operands = [operand[0] for operand in _operands()]
     out = scaled_dot_product_attention(*_on(device, operands))
-    assert type(out.grad_fn).__name__ == FUSED
+    # Some versions of torch add the batch themselves, and take it away again.
+    nodes = [out.grad_fn, *(node for node, _ in out.grad_fn.next_functions)]
+    assert FUSED in [type(node).__name__ for node in nodes]
     torch.testing.assert_close(out.cpu(), scaled_dot_product_attention(*operands))
 
 
