@@ -63,7 +63,7 @@ def test_threads_cannot_be_changed_inside_a_loop(device):
 
 
 def test_many_threads_allocate_launch_and_free(stand_ins, device):
-    gc.collect()  # what earlier tests left would be freed meanwhile
+    gc.collect()
     before = mojo_runtime.memory_statistics(device)
     add_one, failures = stand_ins.ready("add_one"), []
 
@@ -92,7 +92,8 @@ def test_many_threads_allocate_launch_and_free(stand_ins, device):
         thread.join()
     assert not failures
     after = mojo_runtime.memory_statistics(device)
-    assert after.allocated_current == before.allocated_current
+    # Less where something that an earlier test left was freed meanwhile.
+    assert after.allocated_current <= before.allocated_current
     assert after.allocations_total - before.allocations_total == 8 * 100 * 4
 
 
