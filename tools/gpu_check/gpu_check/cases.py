@@ -184,6 +184,8 @@ def native_cases(row: Native, dtype: torch.dtype, captured: dict[str, list[Sampl
     for i, sample in enumerate(found):
         variants = [*samples.layouts(sample), *(_enlarged(sample) if i % 3 == 0 else ())]
         for name, arguments in variants:
+            if "stable" in arguments.arguments:  # where it is not asked for, torch leaves the order of equals open
+                arguments = dataclasses.replace(arguments, arguments={**arguments.arguments, "stable": True})
             expected = references(arguments)
             if not expected:
                 continue
