@@ -37,7 +37,7 @@ def _device(simulator: Simulator) -> torch.device:
 
 def run_program(simulator: Simulator, name: str) -> tuple[bytes, list[str]]:
     """Runs in the worker; returns the saved results and the names of the kernels that were launched."""
-    results = PROGRAMS[name](_device(simulator))
+    results = [result.detach().cpu() for result in PROGRAMS[name](_device(simulator))]
     simulator.check()
     buffer = io.BytesIO()
     torch.save(results, buffer)

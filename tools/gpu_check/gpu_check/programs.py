@@ -1,6 +1,7 @@
 """Small programs for a device: autograd, optimizers and the ops that are written in Python, as users write them.
 
-Each takes a device and returns CPU tensors, which must not depend on it.
+Each takes a device and returns tensors on it, whose values must not depend on it. Nothing is read before the end, so
+that kernels that are still to be compiled are compiled together.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ def copies(device: torch.device) -> list[torch.Tensor]:
     results = []
     for source in DTYPES:
         x = (_values(5, 7) * 5).to(source).to(device)
-        results += [x.to(target).cpu() for target in DTYPES]
-        results += [x.T.contiguous().cpu(), x[1:, ::2].contiguous().cpu(), torch.full_like(x, 1).cpu(), (x * 0).cpu()]
+        results += [x.to(target) for target in DTYPES]
+        results += [x.T.contiguous(), x[1:, ::2].contiguous(), torch.full_like(x, 1), x * 0]
         y = torch.zeros(7, 5, dtype=source).to(device)
         y.T[:, 1:].copy_(x[:, 1:])
-        results.append(y.cpu())
+        results.append(y)
     return results
 
 
@@ -43,7 +44,7 @@ def layer_norm(device: torch.device) -> list[torch.Tensor]:
         y = functional.layer_norm(x, (columns,), weight, bias)
         y.backward(_values(rows, columns, seed=2).to(device))
         results += [y, x.grad, weight.grad, bias.grad]
-    return [t.detach().cpu() for t in results if t is not None]
+    return [t for t in results if t is not None]
 
 
 def attention(device: torch.device) -> list[torch.Tensor]:
@@ -59,14 +60,14 @@ def attention(device: torch.device) -> list[torch.Tensor]:
             y = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
             y.backward(_values(batch, heads, queries, width, seed=4).to(device))
             results += [y, q.grad, k.grad, v.grad]
-    return [t.detach().cpu() for t in results if t is not None]
+    return [t for t in results if t is not None]
 
 
 def indexing(device: torch.device) -> list[torch.Tensor]:
     """Reading and writing by indices and masks, and gradients of reading."""
     x = _values(7, 5, 3).to(device).requires_grad_()
     i, j = torch.tensor([6, 0, 0, -1], device=device), torch.tensor([[4], [1], [0], [0]], device=device)
-    results = [x[i], x[i, j[:, 0]], x[:, j], x[x > 0], x.take(i), x.flip(0, 2), x.roll((2, 1), (0, 1)), x[1::2, :, 1]]
+    results = [x[i], x[i, j[:, 0]], x[:, j], x[x > 0], x.flip(0, 2), x.roll((2, 1), (0, 1)), x[1::2, :, 1]]
     total = sum((result * result).sum() for result in results)
     assert isinstance(total, torch.Tensor)
     total.backward()
@@ -74,12 +75,12 @@ def indexing(device: torch.device) -> list[torch.Tensor]:
     y[i] = 1.5
     y[y < -1] = 0
     y.index_put_((i, j[:, 0]), torch.ones(4, device=device), accumulate=True)
-    results += [y, torch.nonzero(y), y.masked_fill(y > 1, 7.0)]
+    results += [y, y.take(i), torch.nonzero(y), y.masked_fill(y > 1, 7.0)]
     table = _values(9, 4).to(device).requires_grad_()
     functional.embedding(torch.tensor([[1, 2], [1, 8]], device=device), table).sum().backward()
     assert x.grad is not None
     assert table.grad is not None
-    return [t.detach().cpu() for t in (*results, x.grad, table.grad)]
+    return [*results, x.grad, table.grad]
 
 
 def creation(device: torch.device) -> list[torch.Tensor]:
@@ -95,7 +96,7 @@ def creation(device: torch.device) -> list[torch.Tensor]:
         torch.ones(3, 4, device=device),
     ]
     made += [torch.tril(_values(6, 7).to(device), 1), torch.triu(_values(6, 7).to(device), -1)]
-    return [t.cpu() for t in made]
+    return made
 
 
 def statistics(device: torch.device) -> list[torch.Tensor]:
@@ -103,22 +104,24 @@ def statistics(device: torch.device) -> list[torch.Tensor]:
     x = _values(6, 300).to(device)
     results = [x.var(1), x.std(0), *torch.var_mean(x, 1), x.max(), x.min(), x.prod(), x.nansum(1), x.norm(), x.mean()]
     results += [torch.count_nonzero(x > 0, 1), torch.dot(x[0], x[1]), x.argmax(), x.sum()]
-    return [t.cpu() for t in results]
+    return results
 
 
 def random(device: torch.device) -> list[torch.Tensor]:
-    """Draws whose statistics, not values, are compared: 0 or 1 for in range, and means rounded to tenths."""
+    """Whether draws have the mean of their distribution, within five standard errors, and lie in its range."""
     torch.manual_seed(0)
-    x = torch.rand(4000, device=device)
-    drawn = [torch.randn(4000, device=device), torch.zeros(4000, device=device).bernoulli_(0.3)]
-    drawn += [
-        torch.randint(0, 10, (4000,), device=device).float() / 10,
-        functional.dropout(torch.ones(4000, device=device), 0.5),
+    count = 4000
+    uniform = torch.rand(count, device=device)
+    draws = [
+        (uniform, 0.5, 0.29),
+        (torch.randn(count, device=device), 0.0, 1.0),
+        (torch.zeros(count, device=device).bernoulli_(0.3), 0.3, 0.46),
+        (torch.randint(0, 10, (count,), device=device).float(), 4.5, 2.9),
+        (functional.dropout(torch.ones(count, device=device), 0.5), 1.0, 1.0),
+        (torch.empty(count, device=device).exponential_(2.0), 0.5, 0.5),
     ]
-    drawn += [torch.empty(4000, device=device).exponential_(2.0)]
-    inside = ((x >= 0) & (x < 1)).all()
-    means = [(t.mean() * 5).round().cpu() for t in (x, *drawn)]
-    return [inside.cpu(), *means]
+    near = [(x.mean() - mean).abs() < 5 * deviation / count**0.5 for x, mean, deviation in draws]
+    return [((uniform >= 0) & (uniform < 1)).all(), *near]
 
 
 class _Gpt(nn.Module):
@@ -128,7 +131,7 @@ class _Gpt(nn.Module):
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.first, self.second, self.last = (nn.LayerNorm(width) for _ in range(3))
-        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.heads = heads
 
@@ -158,8 +161,8 @@ def training(device: torch.device) -> list[torch.Tensor]:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.detach().cpu())
-    return [*losses, *(parameter.detach().cpu() for parameter in model.parameters())]
+        losses.append(loss)
+    return [*losses, *model.parameters()]
 
 
 PROGRAMS: dict[str, Program] = {
