@@ -100,8 +100,17 @@ def _device_target() -> Target:
 
 
 def ops(arguments: argparse.Namespace) -> int:
-    """Prints a line per op: name, native or Python, dtypes, description."""
-    from mojo_runtime.listing import operations
+    """Prints a line per op: name, native or Python, dtypes, description; or what a program lacks."""
+    from mojo_runtime.listing import frontends, operations
+
+    if arguments.missing:
+        frontend = frontends().get("eager")
+        if frontend is None:
+            raise RuntimeError("--missing needs torch-mojo-eager: pip install torch-mojo-eager")
+        script, *rest = arguments.missing
+        lines = list(frontend.missing(script, rest))
+        print(*lines, sep="\n")
+        return 0 if lines[-1].startswith("0 ops") and len(lines) == 1 else 1
 
     rows = [operation for _, operation in operations() if fnmatch.fnmatch(operation.name, arguments.match)]
     width = max((len(row.name) for row in rows), default=0)
@@ -139,8 +148,14 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=int, metavar="N", help="compilers that run at the same time (default: 2)")
     command.set_defaults(run=prebuild)
 
-    command = commands.add_parser("ops", help="list the ops: name, native or Python, dtypes")
+    command = commands.add_parser("ops", help="list the ops, or those that a program lacks")
     command.add_argument("match", nargs="?", default="*", metavar="PATTERN", help="e.g. 'add*'")
+    command.add_argument(
+        "--missing",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM.py [ARGUMENT ...]",
+        help="run a program to its end and list all ops that it needs and the device lacks",
+    )
     command.set_defaults(run=ops)
     return top
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
 GROUP = "torch_mojo_backend.kernels"
 """Entry points of this group name an object with the functions of `Frontend`."""
-_KNOWN = {"eager": "torch_mojo_eager.ops.specs"}  # importable without being installed, as in a source tree
 
 
 class Kernel(Protocol):
@@ -50,13 +48,13 @@ class Frontend(Protocol):
     def listing(self) -> Iterable[Operation]:
         """Returns the ops."""
 
+    def missing(self, script: str, arguments: Sequence[str]) -> Iterable[str]:
+        """Runs a program to its end; returns lines that say which ops it lacks, the last one with their number."""
+
 
 def frontends() -> dict[str, Frontend]:
     """Returns what is installed, by name."""
     modules = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
-    for name, module in _KNOWN.items():
-        if name not in modules and importlib.util.find_spec(module.partition(".")[0]) is not None:
-            modules[name] = module
     return {name: cast(Frontend, importlib.import_module(module)) for name, module in sorted(modules.items())}
 
 

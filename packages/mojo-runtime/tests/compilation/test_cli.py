@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import subprocess
 import sys
 import types
@@ -43,9 +44,8 @@ def frontend(kernel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = types.ModuleType("a_frontend")
     module.kernels, module.listing = kernels, lambda: operations
     monkeypatch.setitem(sys.modules, "a_frontend", module)
-    monkeypatch.setattr(listing, "_KNOWN", {"test": "a_frontend"})
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    point = importlib.metadata.EntryPoint("test", "a_frontend", listing.GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == listing.GROUP else [])
 
 
 @pytest.mark.usefixtures("frontend")

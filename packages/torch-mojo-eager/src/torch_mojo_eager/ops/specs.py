@@ -89,4 +89,11 @@ def listing() -> list[Listing]:
     return sorted(lines, key=lambda line: line.name)
 
 
-__all__ = ["Kernel", "Listing", "kernels", "listing"]
+def missing(script: str, arguments: Sequence[str] = ()) -> Iterator[str]:
+    """Runs a program to its end and yields lines that say which ops it lacks."""
+    from torch_mojo_eager.missing import missing_ops
+
+    yield from missing_ops(script, arguments)
+
+
+__all__ = ["Kernel", "Listing", "kernels", "listing", "missing"]
