@@ -46,6 +46,20 @@ def test_creation_errors(device, create, message):
         create(device)
 
 
+def test_clamp_with_bounds_outside_the_dtype(device):
+    x = torch.arange(5, dtype=torch.uint8, device=device)
+    assert torch.clamp(x, -1, 300).tolist() == [0, 1, 2, 3, 4]
+    assert torch.clamp(x, -300, 2).tolist() == [0, 1, 2, 2, 2]
+    for low, high in ((300, None), (None, -1)):
+        with pytest.raises(RuntimeError, match="outside the representable range"):
+            torch.clamp(x, low, high).cpu()
+
+
+def test_logit_with_eps_above_half(device):
+    x = torch.linspace(0, 1, 9)
+    torch.testing.assert_close(torch.logit(x.to(device), 0.6).cpu(), torch.logit(x, 0.6))
+
+
 def test_clamp_with_tensors(device):
     x, low, high = torch.randn(5, 7), torch.randn(7) - 1, torch.randn(5, 1) + 1
     x[0, 0] = float("nan")

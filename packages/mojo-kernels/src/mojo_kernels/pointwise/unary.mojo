@@ -315,8 +315,8 @@ struct _Logit[dtype: DType](ElementFunction):
         var x = widen(a)
         if self.low >= 0:
             var low = Vector(self.low)
-            x = x.lt(low).select(low, x)
-            x = x.gt(1 - low).select(1 - low, x)
+            var limited = x.gt(1 - low).select(1 - low, x)
+            x = x.lt(low).select(low, limited)  # low wins where eps > 0.5
         return log(x / (1 - x)).cast[Self.dtype]()
 
 
@@ -419,6 +419,32 @@ struct _ClampScalar[dtype: DType](ElementFunction):
         ).cast[Self.dtype]()
 
 
+def _bound[
+    dtype: DType, name: StaticString
+](call: KernelCall, i: Int) raises -> Scalar[dtype]:
+    """The Number at a position as a bound of a clamp, limited to the type's values.
+
+    Raises:
+        Error: No value of the type is on the bound's side.
+    """
+    comptime if dtype.is_integral() and dtype != DType.uint64:
+        var value = Int64(call.int_scalar(i))
+        var low = lowest[dtype]().cast[DType.int64]()
+        var high = highest[dtype]().cast[DType.int64]()
+        if value > high if name == "min" else value < low:
+            raise Error(
+                "Clamp ",
+                name,
+                " value ",
+                value,
+                " is outside the representable range of ",
+                dtype,
+            )
+        return min(max(value, low), high).cast[dtype]()
+    else:
+        return call.number[dtype](i)
+
+
 def _clamp[op: StaticString, dtype: DType](call: KernelCall) raises:
     """Limits values to [min, max]; NaN stays; where min exceeds max, the result is max.
     """
@@ -428,14 +454,14 @@ def _clamp[op: StaticString, dtype: DType](call: KernelCall) raises:
     comptime if op == "clamp":
         var position = 1
         if call.int_scalar(0) != 0:
-            low = call.number[compute](1)
+            low = _bound[compute, "min"](call, 1)
             position = 3
         if call.int_scalar(position) != 0:
-            high = call.number[compute](position + 1)
+            high = _bound[compute, "max"](call, position + 1)
     elif op == "clamp_max":
-        high = call.number[compute](0)
+        high = _bound[compute, "max"](call, 0)
     else:
-        low = call.number[compute](0)
+        low = _bound[compute, "min"](call, 0)
         comptime if op == "hardtanh":
             high = call.number[compute](2)
     elementwise(call, _ClampScalar[dtype](low, high))
