@@ -7,6 +7,7 @@ that kernels that are still to be compiled are compiled together.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -44,6 +45,27 @@ def layer_norm(device: torch.device) -> list[torch.Tensor]:
         y = functional.layer_norm(x, (columns,), weight, bias)
         y.backward(_values(rows, columns, seed=2).to(device))
         results += [y, x.grad, weight.grad, bias.grad]
+    return [t for t in results if t is not None]
+
+
+def normalization(device: torch.device) -> list[torch.Tensor]:
+    """Batch, group and RMS norm forward and backward, contiguous and channels-last, in training and not."""
+    results: list[torch.Tensor | None] = []
+    modules = (nn.BatchNorm2d(35), nn.GroupNorm(5, 35), nn.BatchNorm2d(35).eval())
+    for module, channels_last in itertools.product(modules, (False, True)):
+        norm = copy.deepcopy(module).to(device)
+        x = (_values(2, 35, 4, 3) * 2 + 1).to(device)
+        if channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x.requires_grad_()
+        y = norm(x)
+        y.backward(_values(2, 35, 4, 3, seed=1).to(device))
+        results += [y, x.grad, *(p.grad for p in norm.parameters()), *norm.buffers()]
+    x = _values(3, 300).to(device).requires_grad_()
+    rms = nn.RMSNorm(300).to(device)
+    y = rms(x)
+    y.backward(_values(3, 300, seed=1).to(device))
+    results += [y, x.grad, rms.weight.grad]
     return [t for t in results if t is not None]
 
 
@@ -167,6 +189,6 @@ def training(device: torch.device) -> list[torch.Tensor]:
 
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
-    for program in (copies, layer_norm, attention, indexing, creation, statistics, random, training)
+    for program in (copies, layer_norm, normalization, attention, indexing, creation, statistics, random, training)
 }
 """By name."""

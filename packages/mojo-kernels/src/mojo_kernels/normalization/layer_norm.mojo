@@ -1,7 +1,8 @@
-"""Layer normalization and its gradients, over the last dimensions of contiguous tensors.
+"""Layer and RMS normalization and their gradients, over the last dimensions of contiguous tensors.
 
 With xhat = (x - mean) rstd, y = xhat weight + bias and g = dy weight, for rows of n elements:
 dx = rstd (g - sum(g) / n - xhat sum(g xhat) / n), dweight = sum over rows of dy xhat, dbias = sum over rows of dy.
+RMS normalization (not `centered`) takes the mean as 0: rstd is that of the root mean square, and dx has no sum(g).
 """
 
 from max.gpu import block_idx, thread_idx
@@ -32,7 +33,7 @@ comptime ROW_LANES = 8
 
 @inline(.always)
 def _forward_row[
-    dtype: DType, across: Int
+    dtype: DType, across: Int, centered: Bool
 ](
     y: RowView[dtype, across],
     input: RowView[dtype, across],
@@ -51,7 +52,9 @@ def _forward_row[
         return input.load[compute, w](i)
 
     var count = Scalar[compute](Int64(n))
-    var mean = row_sum[across, compute](n, value)[0] / count
+    var mean = Scalar[compute](0)
+    comptime if centered:
+        mean = row_sum[across, compute](n, value)[0] / count
 
     def square[w: Int](i: Int) {imm} -> SIMD[compute, w]:
         var deviation = value[w](i) - mean
@@ -73,7 +76,7 @@ def _forward_row[
 
 
 def _forward_block[
-    dtype: DType
+    dtype: DType, centered: Bool
 ](
     y: Data[dtype],
     mean: Data[compute_type[dtype]()],
@@ -88,7 +91,7 @@ def _forward_block[
 ):
     """One row per block."""
     var row = Int(block_idx.x)
-    var statistics = _forward_row(
+    var statistics = _forward_row[centered=centered](
         RowView[across=1](y.unsafe_offset(row * Int(n)), 1),
         RowView[across=1](input.unsafe_offset(row * Int(n)), 1),
         RowView[across=1](weight, 1),
@@ -99,11 +102,12 @@ def _forward_block[
         eps,
     )
     if thread_idx.x == 0:
-        mean.unsafe_store(row, statistics[0])
+        comptime if centered:
+            mean.unsafe_store(row, statistics[0])
         rstd.unsafe_store(row, statistics[1])
 
 
-def forward[dtype: DType](call: KernelCall) raises:
+def forward[dtype: DType, centered: Bool = True](call: KernelCall) raises:
     """Normalizes rows.
 
     Tensors: output [rows, columns]; mean and rstd [rows], float32 for half types; input [rows, columns]; weight and bias
@@ -111,6 +115,7 @@ def forward[dtype: DType](call: KernelCall) raises:
 
     Parameters:
         dtype: The element type, floating.
+        centered: Whether the mean is subtracted; if not, it is absent.
 
     Args:
         call: The call.
@@ -130,7 +135,7 @@ def forward[dtype: DType](call: KernelCall) raises:
     if rows == 0:
         return
     comptime if has_accelerator():
-        gpu_context(call).enqueue_function[_forward_block[dtype]](
+        gpu_context(call).enqueue_function[_forward_block[dtype, centered]](
             y,
             mean,
             rstd,
@@ -148,7 +153,7 @@ def forward[dtype: DType](call: KernelCall) raises:
 
         def some_rows(start: Int, end: Int) {imm}:
             for row in range(start, end):
-                var statistics = _forward_row(
+                var statistics = _forward_row[centered=centered](
                     RowView[across=0](y.unsafe_offset(row * n), 1),
                     RowView[across=0](input.unsafe_offset(row * n), 1),
                     RowView[across=0](weight, 1),
@@ -158,7 +163,8 @@ def forward[dtype: DType](call: KernelCall) raises:
                     n,
                     eps,
                 )
-                mean.unsafe_store(row, statistics[0])
+                comptime if centered:
+                    mean.unsafe_store(row, statistics[0])
                 rstd.unsafe_store(row, statistics[1])
 
         parallel_ranges(call, rows, GRAIN // max(n, 1), some_rows)
@@ -166,7 +172,7 @@ def forward[dtype: DType](call: KernelCall) raises:
 
 @inline(.always)
 def _backward_row[
-    dtype: DType, across: Int
+    dtype: DType, across: Int, centered: Bool
 ](
     dx: RowView[dtype, across],
     dweight: RowView[compute_type[dtype](), across],
@@ -200,7 +206,8 @@ def _backward_row[
     var mean_product = Scalar[compute](0)
     if wants_dx:
         var count = Scalar[compute](Int64(n))
-        mean_gradient = row_sum[across, compute](n, gradient)[0] / count
+        comptime if centered:
+            mean_gradient = row_sum[across, compute](n, gradient)[0] / count
         mean_product = row_sum[across, compute](n, product)[0] / count
 
     def finish[w: Int](i: Int) {imm}:
@@ -219,7 +226,7 @@ def _backward_row[
 
 
 def _backward_block[
-    dtype: DType
+    dtype: DType, centered: Bool
 ](
     dx: Data[dtype],
     dy: Data[dtype],
@@ -233,13 +240,17 @@ def _backward_block[
     """The input's gradient, one row per block."""
     comptime compute = compute_type[dtype]()
     var row = Int(block_idx.x)
-    _backward_row(
+    var center = Scalar[compute](0)
+    comptime if centered:
+        center = mean.unsafe_load(row)
+    # CPUs add up the parameters' gradients, here nothing is written there.
+    _backward_row[centered=centered](
         RowView[across=1](dx.unsafe_offset(row * Int(n)), 1),
-        RowView[across=1](mean, 1),
-        RowView[across=1](mean, 1),
+        RowView[across=1](rstd, 1),
+        RowView[across=1](rstd, 1),
         RowView[across=1](dy.unsafe_offset(row * Int(n)), 1),
         RowView[across=1](input.unsafe_offset(row * Int(n)), 1),
-        mean.unsafe_load(row),
+        center,
         rstd.unsafe_load(row),
         RowView[across=1](weight, 1),
         True,
@@ -249,7 +260,7 @@ def _backward_block[
 
 
 def _parameter_block[
-    dtype: DType
+    dtype: DType, centered: Bool
 ](
     partial: Data[compute_type[dtype]()],
     dy: Data[dtype],
@@ -277,7 +288,9 @@ def _parameter_block[
             var i = row * Int(columns) + column
             var g = dy.unsafe_load(i).cast[compute]()
             var x = input.unsafe_load(i).cast[compute]()
-            dweight += g * (x - mean.unsafe_load(row)) * rstd.unsafe_load(row)
+            comptime if centered:
+                x -= mean.unsafe_load(row)
+            dweight += g * x * rstd.unsafe_load(row)
             dbias += g
             row += ROW_LANES
     var lane = Int(thread_idx.y) * COLUMN_LANES + Int(thread_idx.x)
@@ -321,14 +334,15 @@ def _combine_block[
         dbias.unsafe_store(column, bias_sum.cast[dtype]())
 
 
-def backward[dtype: DType](call: KernelCall) raises:
-    """The gradients of layer normalization.
+def backward[dtype: DType, centered: Bool = True](call: KernelCall) raises:
+    """The gradients of layer or RMS normalization.
 
     Tensors: dx [rows, columns], dweight and dbias [columns], each optional; dy and input [rows, columns]; mean and rstd
     [rows], float32 for half types; weight [columns], optional; all contiguous. Scalars: rows, columns.
 
     Parameters:
         dtype: The element type, floating.
+        centered: Whether the mean is subtracted; if not, it is absent.
 
     Args:
         call: The call.
@@ -353,7 +367,7 @@ def backward[dtype: DType](call: KernelCall) raises:
     comptime if has_accelerator():
         var context = gpu_context(call)
         if wants_dx and rows > 0:
-            context.enqueue_function[_backward_block[dtype]](
+            context.enqueue_function[_backward_block[dtype, centered]](
                 dx,
                 dy,
                 input,
@@ -371,7 +385,7 @@ def backward[dtype: DType](call: KernelCall) raises:
             var scratch = Data[compute](
                 unsafe_from_address=Int(partial.unsafe_ptr())
             )
-            context.enqueue_function[_parameter_block[dtype]](
+            context.enqueue_function[_parameter_block[dtype, centered]](
                 scratch,
                 dy,
                 input,
@@ -409,13 +423,16 @@ def backward[dtype: DType](call: KernelCall) raises:
             var recent = total.unsafe_offset(2 * n)
             var start = task * share
             for row in range(start, min(start + share, rows)):
-                _backward_row(
+                var center = Scalar[compute](0)
+                comptime if centered:
+                    center = mean.unsafe_load(row)
+                _backward_row[centered=centered](
                     RowView[across=0](dx.unsafe_offset(row * n), 1),
                     RowView[across=0](recent, 1),
                     RowView[across=0](recent.unsafe_offset(n), 1),
                     RowView[across=0](dy.unsafe_offset(row * n), 1),
                     RowView[across=0](input.unsafe_offset(row * n), 1),
-                    mean.unsafe_load(row),
+                    center,
                     rstd.unsafe_load(row),
                     RowView[across=0](weight, 1),
                     wants_dx,
