@@ -85,6 +85,32 @@ def attention(device: torch.device) -> list[torch.Tensor]:
     return [t for t in results if t is not None]
 
 
+def convolution(device: torch.device) -> list[torch.Tensor]:
+    """Convolutions and transposed ones with their gradients: dimensions, strides, groups, layouts, a long sum."""
+    results = []
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, dict[str, int]]] = [
+        ((2, 3, 9, 11), (5, 3, 3, 3), torch.float32, {"padding": 1}),
+        ((1, 4, 9, 8), (6, 2, 3, 2), torch.float32, {"stride": 2, "padding": 1, "groups": 2}),
+        ((1, 2, 5, 4, 6), (3, 2, 2, 3, 1), torch.float32, {"dilation": 2, "padding": 2}),
+        ((1, 1, 2100), (2, 1, 5), torch.float32, {"stride": 1}),
+        ((1, 3, 8, 8), (70, 3, 3, 3), torch.bfloat16, {"padding": 1, "stride": 2}),
+        ((1, 5, 5, 5), (5, 1, 3, 3), torch.float32, {"padding": 1, "groups": 5}),
+    ]
+    for shape, weight_shape, dtype, options in cases:
+        convolve, transpose = (getattr(functional, f"{name}{len(shape) - 2}d") for name in ("conv", "conv_transpose"))
+        given = [_values(*shape), _values(*weight_shape, seed=1), _values(weight_shape[0], seed=2)]
+        if dtype == torch.bfloat16:
+            given = [t.round() for t in given]  # sums are exact in any order
+        elif len(shape) == 4:
+            given[0] = given[0].to(memory_format=torch.channels_last)
+        x, weight, bias = (t.to(device, dtype).requires_grad_() for t in given)
+        y = convolve(x, weight, bias, **options)
+        z = transpose(y, weight, **options)
+        z.backward(torch.ones_like(z))
+        results += [t.float() for t in (y, z, x.grad, weight.grad, bias.grad) if t is not None]
+    return results
+
+
 def indexing(device: torch.device) -> list[torch.Tensor]:
     """Reading and writing by indices and masks, and gradients of reading."""
     x = _values(7, 5, 3).to(device).requires_grad_()
@@ -189,6 +215,17 @@ def training(device: torch.device) -> list[torch.Tensor]:
 
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
-    for program in (copies, layer_norm, normalization, attention, indexing, creation, statistics, random, training)
+    for program in (
+        copies,
+        layer_norm,
+        normalization,
+        attention,
+        convolution,
+        indexing,
+        creation,
+        statistics,
+        random,
+        training,
+    )
 }
 """By name."""

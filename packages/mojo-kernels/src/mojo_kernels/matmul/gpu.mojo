@@ -288,26 +288,117 @@ def _tile[
             )
 
 
+@fieldwise_init
+struct WarpTile[dtype: DType](Copyable):
+    """The part of a `TILE` x `TILE` product that one of four warps sums on tensor cores: 32 x 32 elements.
+
+    Parameters:
+        dtype: The element type of the operands: a half type.
+    """
+
+    comptime STRIDE = MMA_DEPTH + 8
+    """Elements between lines of the operands' tiles; with this padding the 32 lanes' loads of a fragment fall on 32 banks.
+    """
+    comptime ROW_STEPS = 2
+    """Fragments of 16 rows."""
+    comptime COLUMN_STEPS = 4
+    """Fragments of 8 columns."""
+
+    var sums: Array[SIMD[DType.float32, 4], Self.ROW_STEPS * Self.COLUMN_STEPS]
+    """This lane's elements of the fragments."""
+
+    def __init__(out self):
+        """Starts with zeros."""
+        self.sums = Array[
+            SIMD[DType.float32, 4], Self.ROW_STEPS * Self.COLUMN_STEPS
+        ](fill=SIMD[DType.float32, 4](0))
+
+    @staticmethod
+    @inline(.always)
+    def row(step: Int, element: Int) -> Int:
+        """Where an element of this lane lies.
+
+        Args:
+            step: The fragment, from 0 to `ROW_STEPS` - 1.
+            element: The element of the fragment, from 0 to 3.
+
+        Returns:
+            A row of the tile.
+        """
+        var warp = Int(thread_idx.x) // 32
+        return (
+            warp // 2 * 32 + step * 16 + Int(lane_id()) // 4 + element // 2 * 8
+        )
+
+    @staticmethod
+    @inline(.always)
+    def column(step: Int, element: Int) -> Int:
+        """Where an element of this lane lies.
+
+        Args:
+            step: The fragment, from 0 to `COLUMN_STEPS` - 1.
+            element: The element of the fragment, from 0 to 3.
+
+        Returns:
+            A column of the tile.
+        """
+        var warp = Int(thread_idx.x) // 32
+        return warp % 2 * 32 + step * 8 + 2 * (Int(lane_id()) % 4) + element % 2
+
+    @inline(.always)
+    def add_step(mut self, left: Shared[Self.dtype], right: Shared[Self.dtype]):
+        """Adds the product of two tiles in shared memory.
+
+        Args:
+            left: [rows][`MMA_DEPTH`], `STRIDE` elements apart.
+            right: [columns][`MMA_DEPTH`], `STRIDE` elements apart.
+        """
+        comptime stride = Self.STRIDE
+        var warp = Int(thread_idx.x) // 32
+        var group = Int(lane_id()) // 4
+        var member = Int(lane_id()) % 4
+        var first_row = warp // 2 * 32
+        var first_column = warp % 2 * 32
+        comptime for p in range(0, MMA_DEPTH, 16):
+            var rows = Array[SIMD[Self.dtype, 8], Self.ROW_STEPS](
+                fill=SIMD[Self.dtype, 8](0)
+            )
+            comptime for i in range(Self.ROW_STEPS):
+                comptime for r in range(4):
+                    var pair = left.unsafe_load[width=2](
+                        (first_row + i * 16 + group + r % 2 * 8) * stride
+                        + p
+                        + 2 * member
+                        + r // 2 * 8
+                    )
+                    rows[i][2 * r] = pair[0]
+                    rows[i][2 * r + 1] = pair[1]
+            comptime for j in range(Self.COLUMN_STEPS):
+                var columns = SIMD[Self.dtype, 4](0)
+                comptime for r in range(2):
+                    var pair = right.unsafe_load[width=2](
+                        (first_column + j * 8 + group) * stride
+                        + p
+                        + 2 * member
+                        + r * 8
+                    )
+                    columns[2 * r] = pair[0]
+                    columns[2 * r + 1] = pair[1]
+                comptime for i in range(Self.ROW_STEPS):
+                    var sum = self.sums[i * Self.COLUMN_STEPS + j]
+                    mma(sum, rows[i], columns, sum)
+                    self.sums[i * Self.COLUMN_STEPS + j] = sum
+
+
 @inline(.always)
 def _tile_by_mma[
     dtype: DType
 ](product: Batch[dtype, TileFormat[dtype].ACCUMULATE], row: Int, column: Int):
-    """One tile of the result on tensor cores; each of four warps sums 32 x 32 elements.
-    """
-    # With this padding the 32 lanes' loads of a fragment fall on 32 banks.
-    comptime stride = MMA_DEPTH + 8
-    comptime row_steps = 2
-    comptime column_steps = 4
+    """One tile of the result on tensor cores."""
+    comptime stride = WarpTile[dtype].STRIDE
     var a_tile = shared_memory[dtype, TILE * stride]()
     var b_tile = shared_memory[dtype, TILE * stride]()
-    var warp = Int(thread_idx.x) // 32
-    var group = Int(lane_id()) // 4
-    var member = Int(lane_id()) % 4
-    var first_row = warp // 2 * 32
-    var first_column = warp % 2 * 32
-    var sums = Array[SIMD[DType.float32, 4], row_steps * column_steps](
-        fill=SIMD[DType.float32, 4](0)
-    )
+    var tile = WarpTile[dtype]()
     for start in range(0, product.k, MMA_DEPTH):
         load_tile[dtype, dtype, MMA_DEPTH, False, stride](
             product.a, product.m, row, product.k, start, a_tile
@@ -316,41 +407,15 @@ def _tile_by_mma[
             product.b.transposed(), product.n, column, product.k, start, b_tile
         )
         barrier()
-        comptime for p in range(0, MMA_DEPTH, 16):
-            var left = Array[SIMD[dtype, 8], row_steps](fill=SIMD[dtype, 8](0))
-            comptime for i in range(row_steps):
-                comptime for r in range(4):
-                    var pair = a_tile.unsafe_load[width=2](
-                        (first_row + i * 16 + group + r % 2 * 8) * stride
-                        + p
-                        + 2 * member
-                        + r // 2 * 8
-                    )
-                    left[i][2 * r] = pair[0]
-                    left[i][2 * r + 1] = pair[1]
-            comptime for j in range(column_steps):
-                var right = SIMD[dtype, 4](0)
-                comptime for r in range(2):
-                    var pair = b_tile.unsafe_load[width=2](
-                        (first_column + j * 8 + group) * stride
-                        + p
-                        + 2 * member
-                        + r * 8
-                    )
-                    right[2 * r] = pair[0]
-                    right[2 * r + 1] = pair[1]
-                comptime for i in range(row_steps):
-                    var sum = sums[i * column_steps + j]
-                    mma(sum, left[i], right, sum)
-                    sums[i * column_steps + j] = sum
+        tile.add_step(a_tile, b_tile)
         barrier()
-    comptime for i in range(row_steps):
-        comptime for j in range(column_steps):
+    comptime for i in range(tile.ROW_STEPS):
+        comptime for j in range(tile.COLUMN_STEPS):
             comptime for e in range(4):
                 product.store(
-                    row + first_row + i * 16 + group + e // 2 * 8,
-                    column + first_column + j * 8 + 2 * member + e % 2,
+                    row + tile.row(i, e),
+                    column + tile.column(j, e),
                     rebind[Scalar[TileFormat[dtype].ACCUMULATE]](
-                        sums[i * column_steps + j][e]
+                        tile.sums[i * tile.COLUMN_STEPS + j][e]
                     ),
                 )

@@ -2,6 +2,7 @@
 #include "attention.cpp"
 #include "autocast.cpp"
 #include "common.cpp"
+#include "convolution.cpp"
 #include "copy.cpp"
 #include "kernel_call.cpp"
 #include "launch.cpp"
@@ -22,6 +23,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_copies();
     register_launch();
     register_normalization();
+    register_convolution();
     register_attention();
     register_autocast_fallthrough();
   });

@@ -14,6 +14,8 @@ _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("mojo_kernels.copy:copy[dtype={0}]", (("uint8", "uint16", "uint32", "uint64"),)),
     ("mojo_kernels.copy:cast[destination={0},source={1}]", (ALL, ALL)),
     ("mojo_kernels.fill:fill[dtype={0}]", (ALL,)),
+    ("mojo_kernels.convolution.convolve:convolve[dtype={0}]", ((*FLOATING, "int64"),)),
+    ("mojo_kernels.convolution.weight:weight_gradient[dtype={0}]", ((*FLOATING, "int64"),)),
     ("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", (FLOATING,)),
     ("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", (FLOATING,)),
 )

@@ -1,0 +1,1 @@
+"""Convolutions of one to three spatial dimensions and their gradients."""

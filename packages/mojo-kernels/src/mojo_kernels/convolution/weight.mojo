@@ -1,0 +1,560 @@
+"""The gradient of a convolution's weight on CPUs: implicit matrix products whose depth is the targets of all images.
+
+Tasks own blocks of the result. Where these are too few, the depth is cut into as many parts as there are threads to feed,
+whose sums are added in a fixed order.
+"""
+
+from std.atomic import Atomic
+from std.sys.info import has_accelerator, size_of
+
+from mojo_kernels.abi import ABSENT, Data, KernelCall, Tensor
+from mojo_kernels.convolution.geometry import Convolution, Gather
+from mojo_kernels.convolution.gpu_weight import weight_gradient_on_gpu
+from mojo_kernels.convolution.packing import (
+    Counts,
+    Panels,
+    Segment,
+    Segments,
+    clear_run,
+    copy_run,
+    find_segments,
+    segment_limit,
+)
+from mojo_kernels.convolution.products import add_panels, aligned, bytes_at
+from mojo_kernels.matmul.matrix import ceil_div
+from mojo_kernels.matmul.packed import PARALLEL_WORK, allocate, release, run
+from mojo_kernels.matmul.packing import pack_panel
+from mojo_kernels.matmul.tile import TileFormat
+
+comptime RESULTS = 240
+"""Target channels that a task packs at a time: a multiple of the tile's rows; panels round it up."""
+comptime SUMS = 1 << 16
+"""Sums of a task, which stay in the second-level cache."""
+
+
+def weight_gradient[dtype: DType](call: KernelCall) raises:
+    """The gradient of a convolution's weight.
+
+    Tensors: grad_weight [c, d / groups, ...], grad_output [n, c, ...], input [n, d, ...], any strides. Those of a
+    transposed convolution are given with grad_output and input exchanged. Scalars: groups, stride, padding, dilation
+    (int[]).
+
+    Parameters:
+        dtype: The element type of all.
+
+    Args:
+        call: The call.
+
+    Raises:
+        ValueError: The sizes do not fit together.
+    """
+    var weight = call.tensor(0)
+    var convolution = Convolution[dtype](
+        call, call.tensor(2), weight, call.tensor(1), 0
+    )
+    var none = weight
+    none.flags = Int16(ABSENT)
+    var gather = Gather[dtype](convolution, none)
+    if weight.numel == 0:
+        return
+    gather.merge_axes()
+    comptime if has_accelerator():
+        weight_gradient_on_gpu(call, gather)
+    else:
+        _weight_gradient_on_cpu(call, gather)
+
+
+@fieldwise_init
+struct _Cut(TrivialRegisterPassable):
+    """How the work is cut."""
+
+    var lines: Int
+    """Channels times taps of a group."""
+    var line_block: Int
+    var line_blocks: Int
+    var result_block: Int
+    var result_blocks: Int
+    var chunk: Int
+    """Targets whose sources are packed at a time."""
+    var chunks: Int
+    var parts: Int
+    """Ranges of chunks that are summed independently."""
+    var count: Int
+    """The number of tasks."""
+
+    def __init__[
+        dtype: DType
+    ](
+        out self,
+        gather: Gather[dtype],
+        line_panel: Int,
+        result_panel: Int,
+        chunk: Int,
+        threads: Int,
+    ):
+        """Blocks of lines as long as their sums stay in the cache; then parts of the depth.
+        """
+        self.lines = gather.depth()
+        self.result_blocks = ceil_div(gather.results, RESULTS)
+        self.result_block = (
+            ceil_div(ceil_div(gather.results, self.result_blocks), result_panel)
+            * result_panel
+        )
+        self.result_blocks = ceil_div(gather.results, self.result_block)
+        var line_limit = max(SUMS // self.result_block // line_panel, 1)
+        self.line_blocks = ceil_div(self.lines, line_limit * line_panel)
+        self.line_block = (
+            ceil_div(ceil_div(self.lines, self.line_blocks), line_panel)
+            * line_panel
+        )
+        self.line_blocks = ceil_div(self.lines, self.line_block)
+        var targets = gather.images * gather.pixels()
+        self.chunks = ceil_div(targets, chunk)
+        self.chunk = ceil_div(ceil_div(targets, max(self.chunks, 1)), 8) * 8
+        self.chunks = ceil_div(targets, max(self.chunk, 1))
+        var blocks = gather.groups * self.line_blocks * self.result_blocks
+        self.parts = 1
+        if threads > 1 and blocks < 3 * threads:
+            self.parts = max(min(self.chunks, ceil_div(4 * threads, blocks)), 1)
+        self.count = blocks * self.parts
+
+
+def _weight_gradient_on_cpu[
+    dtype: DType
+](call: KernelCall, gather: Gather[dtype]) raises:
+    comptime Format = TileFormat[dtype]
+    comptime packed = Format.PACKED
+    comptime accumulate = Format.ACCUMULATE
+    comptime rows = Format.ROWS
+    comptime columns = Format.COLUMNS
+    comptime pair = Format.GROUP
+    comptime depth_limit = Panels[dtype].DEPTH
+    comptime line = Panels[dtype].LINE
+
+    var channels_last = gather.is_channels_last()
+    var targets = gather.images * gather.pixels()
+    var taps = gather.taps()
+    var parallel = (
+        targets * gather.groups * gather.results * gather.depth()
+        >= PARALLEL_WORK // 2
+    )
+    var threads = Int(call.threads) if parallel else 1
+    # Planar: rows are lines, columns results. Channels last: the other way round.
+    var cut = _Cut(
+        gather,
+        columns if channels_last else rows,
+        rows if channels_last else columns,
+        depth_limit,
+        threads,
+    )
+    var workers = min(threads, cut.count)
+    var block_sums = cut.line_block * cut.result_block
+    var sums = allocate[accumulate](cut.count * block_sums)
+    var limit = segment_limit(gather, cut.chunk)
+    var segments_bytes = aligned(
+        taps
+        * max(
+            limit * size_of[Segment](),
+            0 if not channels_last else cut.chunk * 8,
+        )
+    )
+    var starts_bytes = aligned((taps + 1) * 4)
+    # Packed targets: all of the block's; packed sources: a panel of lines.
+    var targets_bytes = aligned(
+        ((depth_limit + 8) * cut.result_block + Panels[dtype].SLACK)
+        * size_of[Scalar[packed]]()
+    )
+    var lines_bytes = aligned(
+        (max(rows * line, columns * (depth_limit + 8)) + Panels[dtype].SLACK)
+        * size_of[Scalar[packed]]()
+    )
+    var worker_bytes = (
+        segments_bytes + starts_bytes + targets_bytes + lines_bytes
+    )
+    var workspace = allocate[DType.uint8](workers * worker_bytes)
+    var next = Atomic[Int64](0)
+
+    def work(worker: Int) {imm, mut next}:
+        var memory = workspace.unsafe_offset(worker * worker_bytes)
+        var segments = Segments(unsafe_from_address=Int(memory))
+        var offsets = bytes_at[DType.int64](memory, 0)
+        var starts = Counts(unsafe_from_address=Int(memory) + segments_bytes)
+        var targets_packed = bytes_at[packed](
+            memory, segments_bytes + starts_bytes
+        )
+        var lines_packed = bytes_at[packed](
+            memory, segments_bytes + starts_bytes + targets_bytes
+        )
+        while True:
+            var task = Int(next.fetch_add(1))
+            if task >= cut.count:
+                return
+            var rest, part = divmod(task, cut.parts)
+            var more, line_index = divmod(rest, cut.line_blocks)
+            var group, result_index = divmod(more, cut.result_blocks)
+            var first_line = line_index * cut.line_block
+            var lines = min(cut.line_block, cut.lines - first_line)
+            var first_result = result_index * cut.result_block
+            var results = min(cut.result_block, gather.results - first_result)
+            var own = sums.unsafe_offset(task * block_sums)
+            clear_run(block_sums, own)
+            var source = gather.source.unsafe_offset(
+                group * gather.channels * gather.source_channel
+            )
+            var out = gather.out.unsafe_offset(
+                (group * gather.results + first_result) * gather.out_channel
+            )
+            var end = (part + 1) * cut.chunks // cut.parts
+            for chunk in range(part * cut.chunks // cut.parts, end):
+                var pixel = chunk * cut.chunk
+                var count = min(cut.chunk, targets - pixel)
+                var groups = ceil_div(count, pair)
+                if channels_last:
+                    _find_offsets(gather, pixel, count, offsets)
+                    for i in range(0, results, rows):
+                        _pack_targets[dtype, rows](
+                            gather,
+                            out.unsafe_offset(i * gather.out_channel),
+                            pixel,
+                            count,
+                            min(rows, results - i),
+                            targets_packed.unsafe_offset(i * (depth_limit + 8)),
+                        )
+                    for j in range(0, lines, columns):
+                        _pack_sources[dtype](
+                            gather,
+                            source,
+                            offsets,
+                            first_line + j,
+                            min(columns, lines - j),
+                            count,
+                            lines_packed,
+                        )
+                        for i in range(0, results, rows):
+                            add_panels[dtype, False](
+                                min(rows, results - i),
+                                min(columns, lines - j),
+                                groups,
+                                targets_packed.unsafe_offset(
+                                    i * (depth_limit + 8)
+                                ),
+                                lines_packed,
+                                own.unsafe_offset(i * cut.line_block + j),
+                                cut.line_block,
+                            )
+                else:
+                    find_segments(gather, pixel, count, segments, starts)
+                    for j in range(0, results, columns):
+                        _pack_targets[dtype, columns](
+                            gather,
+                            out.unsafe_offset(j * gather.out_channel),
+                            pixel,
+                            count,
+                            min(columns, results - j),
+                            targets_packed.unsafe_offset(j * (depth_limit + 8)),
+                        )
+                    for i in range(0, lines, rows):
+                        for k in range(min(rows, lines - i)):
+                            var channel, tap = divmod(first_line + i + k, taps)
+                            _pack_source_line(
+                                source.unsafe_offset(
+                                    channel * gather.source_channel
+                                ),
+                                gather.axes[2].step
+                                * gather.axes[2].source_stride,
+                                segments,
+                                Int(starts.unsafe_load(tap)),
+                                Int(starts.unsafe_load(tap + 1)),
+                                groups * pair,
+                                lines_packed.unsafe_offset(k * line),
+                            )
+                        for j in range(0, results, columns):
+                            add_panels[dtype, True](
+                                min(rows, lines - i),
+                                min(columns, results - j),
+                                groups,
+                                lines_packed,
+                                targets_packed.unsafe_offset(
+                                    j * (depth_limit + 8)
+                                ),
+                                own.unsafe_offset(i * cut.result_block + j),
+                                cut.result_block,
+                            )
+
+    run(call, parallel, work, workers)
+    release(workspace)
+
+    # Strides of sums: to the next line, to the next result.
+    var line_stride = 1 if channels_last else cut.result_block
+    var result_stride = cut.line_block if channels_last else 1
+
+    def store(index: Int) {imm}:
+        var more, line_index = divmod(index, cut.line_blocks)
+        var group, result_index = divmod(more, cut.result_blocks)
+        var first_line = line_index * cut.line_block
+        var first_result = result_index * cut.result_block
+        var own = sums.unsafe_offset(index * cut.parts * block_sums)
+        for part in range(1, cut.parts):
+            var other = own.unsafe_offset(part * block_sums)
+            comptime width = 16
+            for i in range(0, block_sums, width):
+                own.unsafe_store[width=width](
+                    i,
+                    own.unsafe_load[width=width](i)
+                    + other.unsafe_load[width=width](i),
+                )
+        for i in range(min(cut.line_block, cut.lines - first_line)):
+            var channel: Int
+            var tap: Int
+            if channels_last:
+                tap, channel = divmod(first_line + i, gather.channels)
+            else:
+                channel, tap = divmod(first_line + i, taps)
+            var row, x = divmod(tap, gather.axes[2].taps)
+            var z, y = divmod(row, gather.axes[1].taps)
+            var target = gather.weight.unsafe_offset(
+                group * gather.weight_group
+                + first_result * gather.weight_result
+                + channel * gather.weight_channel
+                + z * gather.axes[0].weight_stride
+                + y * gather.axes[1].weight_stride
+                + x * gather.axes[2].weight_stride
+            )
+            for m in range(
+                min(cut.result_block, gather.results - first_result)
+            ):
+                target.unsafe_store(
+                    m * gather.weight_result,
+                    own.unsafe_load(i * line_stride + m * result_stride).cast[
+                        dtype
+                    ](),
+                )
+
+    run(call, parallel, store, cut.count // cut.parts)
+    release(sums)
+
+
+@inline(.never)
+def _pack_targets[
+    dtype: DType, lines: Int
+](
+    gather: Gather[dtype],
+    targets: Data[dtype],
+    pixel: Int,
+    count: Int,
+    channels: Int,
+    panel: Data[TileFormat[dtype].PACKED],
+):
+    """Packs targets of up to `lines` channels as [target / pair][lines][pair], zeros for missing ones.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime pair = Format.GROUP
+    var first = gather.position(pixel)
+    var inner = gather.axes[2].out_stride
+    var rows_follow = (
+        gather.axes[1].targets == 1
+        or gather.axes[1].out_stride == gather.axes[2].targets * inner
+    ) and (
+        gather.axes[0].targets == 1
+        or gather.axes[0].out_stride
+        == gather.axes[1].targets * gather.axes[2].targets * inner
+    )
+    var images_follow = (
+        gather.images == 1 or gather.out_image == gather.pixels() * inner
+    )
+    var at = pixel % gather.pixels()
+    if rows_follow and (images_follow or at + count <= gather.pixels()):
+        pack_panel[dtype, Format.PACKED, lines, Format.WIDTH, pair](
+            targets.unsafe_offset(gather.out_offset(first)),
+            gather.out_channel,
+            inner,
+            channels,
+            count,
+            panel,
+        )
+        return
+    if rows_follow:
+        # Image by image, as long as pairs do not straddle them.
+        var image_size = gather.pixels()
+        if pair == 1 or (at % 2 == 0 and image_size % 2 == 0):
+            var done = 0
+            while done < count:
+                var here = min(
+                    image_size - (pixel + done) % image_size, count - done
+                )
+                pack_panel[dtype, Format.PACKED, lines, Format.WIDTH, pair](
+                    targets.unsafe_offset(
+                        gather.out_offset(gather.position(pixel + done))
+                    ),
+                    gather.out_channel,
+                    inner,
+                    channels,
+                    here,
+                    panel.unsafe_offset(done * lines),
+                )
+                done += here
+            return
+    var position = first
+    for k in range(ceil_div(count, pair) * pair):
+        var row = panel.unsafe_offset(k // pair * pair * lines + k % pair)
+        if k >= count:
+            for lane in range(lines):
+                row.unsafe_store(lane * pair, 0)
+            continue
+        var here = targets.unsafe_offset(gather.out_offset(position))
+        for lane in range(channels):
+            row.unsafe_store(
+                lane * pair,
+                here.unsafe_load(lane * gather.out_channel).cast[
+                    Format.PACKED
+                ](),
+            )
+        for lane in range(channels, lines):
+            row.unsafe_store(lane * pair, 0)
+        position.advance(gather)
+
+
+@inline(.never)
+def _pack_source_line[
+    dtype: DType, packed: DType
+](
+    source: Data[dtype],
+    stride: Int,
+    segments: Segments,
+    start: Int,
+    end: Int,
+    count: Int,
+    line: Data[packed],
+):
+    """Packs the sources of neighbouring targets for one channel and tap, zeros where there is none.
+    """
+    var done = 0
+    for i in range(start, end):
+        var segment = segments.unsafe_offset(i)[]
+        var low = Int(segment.low)
+        clear_run(low - done, line.unsafe_offset(done))
+        done = Int(segment.high)
+        copy_run(
+            source.unsafe_offset(segment.offset + low * stride),
+            stride,
+            done - low,
+            line.unsafe_offset(low),
+        )
+    clear_run(count - done, line.unsafe_offset(done))
+
+
+@inline(.never)
+def _find_offsets[
+    dtype: DType
+](gather: Gather[dtype], pixel: Int, count: Int, offsets: Data[DType.int64],):
+    """Lists where the sources of targets lie, for each tap: [taps][count] elements from the first image's channel; -1 for
+    none.
+    """
+    var position = gather.position(pixel)
+    for i in range(count):
+        var tap = 0
+        var image = position.image * gather.source_image
+        for tz in range(gather.axes[0].taps):
+            var z = gather.axes[0].source(position.z, tz)
+            for ty in range(gather.axes[1].taps):
+                var y = gather.axes[1].source(position.y, ty)
+                var exists = gather.axes[0].contains(z) and gather.axes[
+                    1
+                ].contains(y)
+                var row = (
+                    image
+                    + z * gather.axes[0].source_stride
+                    + y * gather.axes[1].source_stride
+                )
+                for tx in range(gather.axes[2].taps):
+                    var x = gather.axes[2].source(position.x, tx)
+                    offsets.unsafe_store(
+                        tap * count + i,
+                        Int64(
+                            row + x * gather.axes[2].source_stride if exists
+                            and gather.axes[2].contains(x) else -1
+                        ),
+                    )
+                    tap += 1
+        position.advance(gather)
+
+
+@inline(.never)
+def _pack_sources[
+    dtype: DType
+](
+    gather: Gather[dtype],
+    source: Data[dtype],
+    offsets: Data[DType.int64],
+    first: Int,
+    lines: Int,
+    count: Int,
+    panel: Data[TileFormat[dtype].PACKED],
+):
+    """Packs up to `COLUMNS` lines, taps times channels, as [target / pair][lines][pair]; missing lines are undefined.
+    """
+    comptime Format = TileFormat[dtype]
+    comptime columns = Format.COLUMNS
+    comptime pair = Format.GROUP
+    comptime width = Format.WIDTH
+    var done = 0
+    while done < lines:
+        var tap, channel = divmod(first + done, gather.channels)
+        var size = min(gather.channels - channel, lines - done)
+        var list = offsets.unsafe_offset(tap * count)
+        var base = source.unsafe_offset(channel * gather.source_channel)
+        for k in range(count):
+            var row = panel.unsafe_offset(
+                k // pair * pair * columns + done * pair + k % pair
+            )
+            var offset = Int(list.unsafe_load(k))
+            comptime if pair == 1:
+                if offset < 0:
+                    clear_run(size, row)
+                elif gather.source_channel == 1 and size == columns:
+                    comptime for j in range(0, columns, width):
+                        row.unsafe_store[width=width](
+                            j,
+                            base.unsafe_load[width=width](offset + j).cast[
+                                Format.PACKED
+                            ](),
+                        )
+                else:
+                    copy_run(
+                        base.unsafe_offset(offset),
+                        gather.source_channel,
+                        size,
+                        row,
+                    )
+            else:
+                if gather.source_channel == 1 and size == columns:
+                    if k % 2 == 0:
+                        var even = SIMD[Format.PACKED, columns](0)
+                        var odd = SIMD[Format.PACKED, columns](0)
+                        if offset >= 0:
+                            even = base.unsafe_load[width=columns](offset).cast[
+                                Format.PACKED
+                            ]()
+                        if k + 1 < count:
+                            var next = Int(list.unsafe_load(k + 1))
+                            if next >= 0:
+                                odd = base.unsafe_load[width=columns](
+                                    next
+                                ).cast[Format.PACKED]()
+                        row.unsafe_store[width=2 * columns](
+                            0, even.interleave(odd)
+                        )
+                else:
+                    for lane in range(size):
+                        var value = Scalar[Format.PACKED](0)
+                        if offset >= 0:
+                            value = base.unsafe_load(
+                                offset + lane * gather.source_channel
+                            ).cast[Format.PACKED]()
+                        row.unsafe_store(lane * pair, value)
+        done += size
+    comptime if pair == 2:
+        if count % 2 == 1:
+            var row = panel.unsafe_offset(count // 2 * 2 * columns + 1)
+            for lane in range(lines):
+                row.unsafe_store(lane * 2, 0)
