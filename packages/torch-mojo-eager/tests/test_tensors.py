@@ -144,3 +144,34 @@ def test_generator_state(device):
     assert torch.equal(first.cpu(), torch.rand(7, device=device, generator=generator).cpu())
     with pytest.raises(RuntimeError, match="generator"):
         torch.rand(2, device=device, generator=torch.Generator())
+
+
+def test_module_conversion_keeps_its_parameters(device):
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight  # tied
+    parameter = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tokens = torch.tensor([1, 4])
+    loss = model(tokens).sum()  # keeps a graph alive
+    loss.backward()
+    model.to(device)
+    assert model[0].weight is model[1].weight is parameter
+    assert parameter.device.type == parameter.grad.device.type == device.type
+    assert [name for name, _ in model.named_parameters()] == ["0.weight"]
+    before = parameter.detach().cpu()
+    model(tokens.to(device)).sum().backward()
+    optimizer.step()
+    assert (parameter.detach().cpu() != before).any()
+    model.cpu()
+    assert parameter.device.type == parameter.grad.device.type == "cpu"
+    assert model[0].weight is model[1].weight is parameter
+
+
+def test_data_can_be_replaced_across_devices(device):
+    parameter = torch.nn.Parameter(torch.arange(3.0))
+    (parameter * 2).sum().backward()
+    parameter.grad = None
+    parameter.data = parameter.data.to(device)
+    (parameter * parameter).sum().backward()
+    assert parameter.grad.device.type == device.type
+    assert parameter.grad.tolist() == [0, 2, 4]

@@ -145,6 +145,18 @@ class MemoryStatistics(Structure):
     ]
 
 
+class InterpreterLock(ctypes.Structure):
+    """MojoInterpreterLock: how the core's waits give the GIL back."""
+
+    _fields_ = [("held", c_void_p), ("release", c_void_p), ("acquire", c_void_p)]
+
+    @classmethod
+    def of_this_process(cls) -> InterpreterLock:
+        """Returns the functions of the running interpreter."""
+        names = ("PyGILState_Check", "PyEval_SaveThread", "PyEval_RestoreThread")
+        return cls(*(ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p) for name in names))
+
+
 _SLOT = c_void_p
 _OUT = POINTER
 # Functions that return a MojoStatus.
@@ -180,6 +192,7 @@ _CHECKED: dict[str, Sequence[Any]] = {
 # Functions that return a value, or nothing.
 _PLAIN: dict[str, tuple[Any, Sequence[Any]]] = {
     "mojo_last_error": (c_char_p, ()),
+    "mojo_set_interpreter_lock": (None, (POINTER(InterpreterLock),)),
     "mojo_device_count": (c_int32, ()),
     "mojo_is_cpu": (c_int32, ()),
     "mojo_in_bad_fork": (c_int32, ()),
@@ -239,4 +252,5 @@ def library() -> ctypes.CDLL:
     for name, (result, arguments) in _PLAIN.items():
         function = getattr(native, name)
         function.restype, function.argtypes = result, list(arguments)
+    native.mojo_set_interpreter_lock(ctypes.byref(InterpreterLock.of_this_process()))
     return native

@@ -36,8 +36,26 @@ struct Core {
   Device* devices = nullptr;
   const MojoDriver* driver = nullptr;
   std::atomic<bool> forked{false};
+  MojoInterpreterLock interpreter{};
 };
 extern Core core;
+
+// Gives the interpreter's lock back while this thread waits. Made with no mutex held, since taking the lock again may
+// take a while.
+class HostWait {
+ public:
+  HostWait() {
+    if (core.interpreter.held != nullptr && core.interpreter.held() != 0) released_ = core.interpreter.release();
+  }
+  ~HostWait() {
+    if (released_ != nullptr) core.interpreter.acquire(released_);
+  }
+  HostWait(const HostWait&) = delete;
+  HostWait& operator=(const HostWait&) = delete;
+
+ private:
+  void* released_ = nullptr;
+};
 
 inline bool on_gpu() { return core.driver != nullptr; }
 

@@ -81,6 +81,8 @@ using namespace mojo;
 
 const char* mojo_last_error(void) { return last_error().c_str(); }
 
+void mojo_set_interpreter_lock(const MojoInterpreterLock* lock) { core.interpreter = *lock; }
+
 int32_t mojo_initialize(const MojoDriver* driver, int32_t count, int32_t threads) {
   std::lock_guard lock(initialization);
   if (core.forked.load()) return fail_device(0);

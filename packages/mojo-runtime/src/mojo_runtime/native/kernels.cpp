@@ -104,10 +104,12 @@ int32_t wait(MojoSlot& slot) {
     int32_t state = slot.state.load(std::memory_order_acquire);
     if (state == MOJO_SLOT_READY) return MOJO_OK;
     if (state == MOJO_SLOT_FAILED) return stored_failure(slot);
-    if (state == MOJO_SLOT_EMPTY)
+    if (state == MOJO_SLOT_EMPTY) {
       request(slot);
-    else
+    } else {
+      HostWait waiting;
       slot.state.wait(state);
+    }
   }
 }
 

@@ -55,6 +55,17 @@ MOJO_API int32_t mojo_threads(void);
 /* 0: the cores this process may use. Not inside a parallel loop. */
 MOJO_API int32_t mojo_set_threads(int32_t threads);
 
+/* The lock of the interpreter that calls these functions. A wait of the host gives it back if its thread holds it, as
+ * torch's Python bindings do here and there: what is waited for may be a kernel that a thread of the interpreter
+ * compiles. Functions as Python's PyGILState_Check, PyEval_SaveThread and PyEval_RestoreThread. */
+typedef struct MojoInterpreterLock {
+  int (*held)(void);
+  void* (*release)(void);
+  void (*acquire)(void* released);
+} MojoInterpreterLock;
+/* Before mojo_initialize. */
+MOJO_API void mojo_set_interpreter_lock(const MojoInterpreterLock* lock);
+
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
 typedef struct MojoMemoryStatistics {

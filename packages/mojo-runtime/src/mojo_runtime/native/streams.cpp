@@ -78,7 +78,9 @@ int32_t Marker::reach(Stream& stream) {
 }
 
 void Marker::wait_reached() {
-  if (!spin([this] { return reached(); }, kQueueSpinMicroseconds)) phase_.wait(0, std::memory_order_acquire);
+  if (spin([this] { return reached(); }, kQueueSpinMicroseconds)) return;
+  HostWait waiting;
+  phase_.wait(0, std::memory_order_acquire);
 }
 
 int32_t Marker::hold(Stream& stream) {
@@ -204,6 +206,7 @@ void Stream::drain() {
   int64_t target = queued();
   auto done = [&] { return finished_.load() >= target; };
   if (spin(done, kQueueSpinMicroseconds)) return;
+  HostWait waiting;
   waiting_.fetch_add(1);
   {
     std::unique_lock lock(mutex_);

@@ -50,6 +50,13 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   if (self.numel() != 0) check_status(mojo_record_stream(self.storage().mutable_data(), stream.id()));
 }
 
+// Whether `self.data = from` may keep the Python object. torch says no for devices of extensions unless they say yes;
+// then Module.to would make new Parameters, which unties shared weights and leaves optimizers with the old ones.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  return self.layout() == c10::kStrided && from.layout() == c10::kStrided &&
+         (self.is_cpu() || self.is_privateuseone()) && (from.is_cpu() || from.is_privateuseone());
+}
+
 }  // namespace
 
 void register_views() {
@@ -58,6 +65,7 @@ void register_views() {
   register_kernel("empty.memory_format", key, TORCH_MOJO_KERNEL(empty_memory_format));
   register_kernel("empty_strided", key, TORCH_MOJO_KERNEL(empty_strided));
   register_kernel("record_stream", key, TORCH_MOJO_KERNEL(record_stream));
+  register_kernel("_has_compatible_shallow_copy_type", key, TORCH_MOJO_KERNEL(has_compatible_shallow_copy_type));
   register_kernel("as_strided", key, TORCH_MOJO_KERNEL(at::native::as_strided_tensorimpl));
   register_kernel("view", key, TORCH_MOJO_KERNEL(at::native::view));
   register_kernel("_reshape_alias", key, TORCH_MOJO_KERNEL(at::native::_reshape_alias));
