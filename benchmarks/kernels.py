@@ -52,6 +52,17 @@ def normal(dims: str, gradient: bool = False) -> Operand:
     return make
 
 
+def images(dims: str, gradient: bool = False) -> Operand:
+    """An operand of normally distributed feature maps; strided ones are channels-last."""
+
+    def make(setting: Setting) -> Tensor:
+        x = torch.randn([setting.dims[dim] for dim in dims.split()]).to(setting.device, setting.dtype)
+        layout = torch.channels_last if setting.strided else torch.contiguous_format
+        return x.contiguous(memory_format=layout).requires_grad_(gradient)
+
+    return make
+
+
 def index(limit: str, dims: str) -> Operand:
     """An operand of int64 indices below the length that `limit` names."""
     return lambda setting: torch.randint(setting.dims[limit], [setting.dims[dim] for dim in dims.split()]).to(
@@ -107,6 +118,8 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "indexing": ({"V": 96, "T": 64, "N": 32}, {"V": 8192, "T": 2048, "N": 512}),
     "copy": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "random": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
+    "pooling": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 64, "H": 56, "W": 56}),
+    "padding": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 64, "H": 56, "W": 56}),
     "optimizer": ({"M": 64, "N": 64}, {"M": 512, "N": 512}),
 }
 
@@ -117,6 +130,18 @@ _AG = {"a": normal("M N", gradient=True), "g": normal("M N")}
 _QKV = {name: normal("B H T D") for name in "qkv"}
 _QKV_G = {**{name: normal("B H T D", gradient=True) for name in "qkv"}, "g": normal("B H T D")}
 _TABLE = {"t": normal("V N"), "i": index("V", "T")}
+_IMAGE = {"x": images("B C H W")}
+_IMAGE_GRADIENT = {"x": images("B C H W", gradient=True)}
+
+
+def _images(family: str, name: str, expression: str) -> tuple[Row, Row]:
+    """An op of feature maps, and the op with its gradient."""
+    gradient = f"y = {expression}; torch.autograd.grad(y, x, y)"
+    return (
+        Row(family, name, expression, _IMAGE, strided=True),
+        Row(family, f"{name} with backward", gradient, _IMAGE_GRADIENT, strided=True),
+    )
+
 
 ROWS = (
     Row("pointwise", "add", "a + b", _AB, strided=True),
@@ -172,6 +197,11 @@ ROWS = (
     Row("copy", "to float64", "a.double()", _A),
     Row("copy", "cat", "torch.cat((a, b), -1)", _AB),
     Row("copy", "fill", "a.fill_(1.0)", _A),
+    *_images("pooling", "max_pool2d 3x3/2", "F.max_pool2d(x, 3, 2, 1)"),
+    *_images("pooling", "avg_pool2d 2x2/2", "F.avg_pool2d(x, 2)"),
+    *_images("pooling", "adaptive_avg_pool2d 1x1", "F.adaptive_avg_pool2d(x, 1)"),
+    *_images("pooling", "adaptive_avg_pool2d 7x7", "F.adaptive_avg_pool2d(x, 7)"),
+    *_images("padding", "constant", "F.pad(x, (1, 1, 1, 1))"),
     Row("random", "uniform", "a.uniform_()", _A),
     Row("random", "normal", "a.normal_()", _A),
     Row("random", "dropout", "F.dropout(a, 0.1)", _A),

@@ -127,7 +127,9 @@ def native_call(row: Native, sample: Sample, outputs: Sequence[Any]) -> KernelCa
     scalars: list[int] = []
     types = {argument.name: str(argument.type) for argument in schema.arguments}
     for name in row.scalars:
-        if name.startswith("len("):
+        if name.startswith("="):
+            scalars.append(int(name[1:]))
+        elif name.startswith("len("):
             scalars.append(len(values[name[4:-1]]))
         else:
             scalars += encode(values[name], types[name])

@@ -73,6 +73,16 @@ def _means(make: Maker) -> Iterator[dict[str, Any]]:
         yield {"self": make(5, 7), "dim": dim, "keepdim": False, "dtype": torch.float32}
 
 
+def _windows(make: Maker) -> Iterator[dict[str, Any]]:
+    """Of regular pooling: torch's database has floating-point samples only."""
+    yield {"self": make(2, 3, 7, 6), "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 1]}
+    yield {"self": make(5, 9, 8), "kernel_size": [2, 2], "ceil_mode": True}
+
+
+def _windows_3d(make: Maker) -> Iterator[dict[str, Any]]:
+    yield {"self": make(2, 3, 4, 5, 6), "kernel_size": [2, 3, 2], "stride": [1, 2, 2], "padding": [1, 1, 0]}
+
+
 Samples = Callable[[Maker], Iterator[dict[str, Any]]]
 MADE: dict[str, Samples] = {
     "mm": _products,
@@ -81,6 +91,10 @@ MADE: dict[str, Samples] = {
     "clamp": _clamped,
     "threshold_backward": _thresholds,
     "mean.dim": _means,
+    "max_pool2d_with_indices": _windows,
+    "max_pool3d_with_indices": _windows_3d,
+    "avg_pool2d": _windows,
+    "avg_pool3d": _windows_3d,
     "scatter.value": _scattered,
     "index_fill_.int_Scalar": _index_filled,
 }

@@ -135,7 +135,7 @@ def _run_with_backward(op: Any, sample: Any) -> None:
         torch.autograd.backward(outputs, [torch.randn_like(value) for value in outputs])
 
 
-_AFFIXES = re.compile(r"^(_+|special_|linalg_)+|(_kernel|_forward|_backward|_backward_data|_)$")
+_AFFIXES = re.compile(r"^(_+|special_|linalg_)+|(_kernel|_forward|_backward|_backward_data|_with_indices|_)+$")
 _ALIASES = {"log_sigmoid": "logsigmoid"}
 
 

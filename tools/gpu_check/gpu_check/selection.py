@@ -15,11 +15,19 @@ OTHER_DTYPES = 2
 
 
 def distinct_rows() -> list[Row]:
-    """Rows that between them reach every kernel of the tables: of those that share their kernels, the most general."""
+    """Rows that between them reach every kernel of the tables: of those that share their kernels, the most general.
+
+    Rows that pass different constants use a kernel in different ways.
+    """
     rows: dict[str, Row] = {}
     for row in sorted(registry.rows(), key=_generality):
-        rows.setdefault(registry.key_template(row)[0], row)
-    return [row for row in registry.rows() if rows[registry.key_template(row)[0]] is row]
+        rows.setdefault(_use(row), row)
+    return [row for row in registry.rows() if rows[_use(row)] is row]
+
+
+def _use(row: Row) -> str:
+    constants = [scalar for scalar in row.scalars if scalar.startswith("=")]
+    return registry.key_template(row)[0] + "".join(constants)
 
 
 def _generality(row: Row) -> tuple[bool, bool]:

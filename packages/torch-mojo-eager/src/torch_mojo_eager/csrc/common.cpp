@@ -59,6 +59,12 @@ at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex d
                                    std::nullopt);
 }
 
+at::Tensor empty_like_meta(const at::Tensor& meta, c10::DeviceIndex device) {
+  CurrentDevice guard(device);
+  return at::detail::empty_strided_generic(meta.sizes(), meta.strides(), device_allocator(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta.scalar_type());
+}
+
 void set_entry_error(const char* message) { entry_error = message; }
 
 }  // namespace torch_mojo

@@ -50,6 +50,8 @@ c10::OperatorHandle find_operator(const std::string& name);
 
 // Allocates on `device`, which must be a mojo device.
 at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device);
+// With the sizes, strides and dtype of a meta tensor.
+at::Tensor empty_like_meta(const at::Tensor& meta, c10::DeviceIndex device);
 inline at::Tensor empty_like_contiguous(const at::Tensor& t) {
   return empty(t.sizes(), t.scalar_type(), t.device().index());
 }

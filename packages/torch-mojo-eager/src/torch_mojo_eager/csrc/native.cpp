@@ -20,8 +20,8 @@ namespace torch_mojo {
 namespace {
 
 struct Source {
-  enum Kind { kTensor, kScalar, kLength } kind;
-  int argument;
+  enum Kind { kTensor, kScalar, kLength, kConstant } kind;
+  int argument;  // its position in the schema; of kConstant the value
 };
 
 struct NativeRow {
@@ -76,6 +76,10 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
     }
   }
   for (const auto& source : row.scalars) {
+    if (source.kind == Source::kConstant) {
+      call.word(source.argument);
+      continue;
+    }
     const c10::IValue& value = arguments[source.argument];
     if (source.kind == Source::kLength) {
       call.word(static_cast<int64_t>(value.isTensorList() ? value.toTensorList().size() : value.toListRef().size()));
@@ -203,7 +207,7 @@ struct InferredForm final : c10::OperatorKernel {
         out_arguments.push_back(arguments[*position]);
       } else {
         TORCH_INTERNAL_ASSERT(next < metas.size());
-        outputs.emplace_back(empty(metas[next].sizes(), metas[next].scalar_type(), device));
+        outputs.emplace_back(empty_like_meta(metas[next], device));
         next++;
         out_arguments.push_back(outputs.back());
       }
@@ -226,8 +230,8 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 }  // namespace
 }  // namespace torch_mojo
 
-// `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" in scalars. `masks`: one per
-// dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
+// `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" and "=1" in scalars. `masks`:
+// one per dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
 TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
                                                   const char* tensors, const char* scalars, const char* dtype_arguments,
                                                   const char* functional, const char* in_place) {
@@ -240,7 +244,9 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
         std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
     for (const auto& tensor : split(tensors)) row->tensors.push_back({Source::kTensor, argument_index(schema, tensor)});
     for (const auto& scalar : split(scalars)) {
-      if (scalar.rfind("len(", 0) == 0) {
+      if (scalar[0] == '=') {
+        row->scalars.push_back({Source::kConstant, std::stoi(scalar.substr(1))});
+      } else if (scalar.rfind("len(", 0) == 0) {
         row->scalars.push_back({Source::kLength, argument_index(schema, scalar.substr(4, scalar.size() - 5))});
       } else {
         row->scalars.push_back({Source::kScalar, argument_index(schema, scalar)});

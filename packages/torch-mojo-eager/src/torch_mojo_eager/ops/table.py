@@ -64,7 +64,7 @@ class Native:
         tensors: The schema's tensor arguments in the kernel's order, outputs first. An optional tensor that is None
             arrives as ABSENT; a tensor list is spliced in, and `scalars` can tell the number of its tensors.
         scalars: The schema's other arguments in the kernel's order, encoded as docs/architecture.md says; "len(x)" is
-            the number of tensors in the list x.
+            the number of tensors in the list x, "=2" the integer 2.
         parameters: Compile-time parameters: ("dtype", "self") takes the dtype of that tensor argument, ("op", "=amax")
             is a constant.
         dtypes: What the first dtype parameter may be.

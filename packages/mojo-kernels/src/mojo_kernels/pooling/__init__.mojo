@@ -1,0 +1,1 @@
+"""Pooling over one to three spatial dimensions."""
