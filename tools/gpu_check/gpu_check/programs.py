@@ -111,6 +111,19 @@ def convolution(device: torch.device) -> list[torch.Tensor]:
     return results
 
 
+def recurrent(device: torch.device) -> list[torch.Tensor]:
+    """LSTM and GRU forward and backward."""
+    results: list[torch.Tensor | None] = []
+    for kind in (nn.LSTM, nn.GRU):
+        torch.manual_seed(0)
+        layer = kind(3, 5).to(device)
+        x = _values(2, 3, 3).to(device).requires_grad_()
+        y = layer(x)[0]
+        y.backward(_values(2, 3, 5, seed=1).to(device))
+        results += [y, x.grad, *(p.grad for p in layer.parameters())]
+    return [t for t in results if t is not None]
+
+
 def indexing(device: torch.device) -> list[torch.Tensor]:
     """Reading and writing by indices and masks, and gradients of reading."""
     x = _values(7, 5, 3).to(device).requires_grad_()
@@ -221,6 +234,7 @@ PROGRAMS: dict[str, Program] = {
         normalization,
         attention,
         convolution,
+        recurrent,
         indexing,
         creation,
         statistics,
