@@ -144,6 +144,33 @@ def indexing(device: torch.device) -> list[torch.Tensor]:
     return [*results, x.grad, table.grad]
 
 
+def sorting(device: torch.device) -> list[torch.Tensor]:
+    """Order statistics, distinct elements, search, running extrema."""
+    x = (_values(3, 40) * 4).round().to(device)
+    results = [*x.sort(dim=1, stable=True), x.topk(3, 1)[0], x.median(1)[0], x.mode(1)[0], *x.cummax(1), *x.cummin(0)]
+    results += [x.logcumsumexp(1), *x.unique(return_inverse=True, return_counts=True)]
+    edges = torch.arange(-4.0, 4.0, device=device)
+    results += [torch.bucketize(x, edges), torch.isin(x, edges), torch.histc(x, 5, -2, 2)]
+    long = _values(300).to(device)
+    return [*results, *long.cummax(0), long.logcumsumexp(0)]
+
+
+def bags(device: torch.device) -> list[torch.Tensor]:
+    """Embedding bags, and losses of sequences and images, forward and backward."""
+    table = _values(9, 4).to(device).requires_grad_()
+    weights = _values(7, seed=1).to(device).requires_grad_()
+    tokens, starts = torch.tensor([1, 2, 1, 8, 3, 3, 0], device=device), torch.tensor([0, 3, 3], device=device)
+    results = [functional.embedding_bag(tokens, table, starts, mode=mode) for mode in ("sum", "mean", "max")]
+    results.append(functional.embedding_bag(tokens, table, starts, mode="sum", per_sample_weights=weights))
+    scores = _values(9, 2, 5, seed=2).to(device).requires_grad_()
+    labels, lengths = torch.tensor([[1, 1, 2], [3, 4, 1]]), (torch.tensor([9, 7]), torch.tensor([3, 2]))
+    results.append(functional.ctc_loss(scores.log_softmax(2), labels.to(device), *lengths))
+    images = _values(2, 5, 3, 2, seed=3).to(device).requires_grad_()
+    results.append(functional.cross_entropy(images, torch.arange(12).view(2, 3, 2).to(device) % 5))
+    torch.stack([(result * result).sum() for result in results]).sum().backward()
+    return [*results, *(x.grad for x in (table, weights, scores, images) if x.grad is not None)]
+
+
 def creation(device: torch.device) -> list[torch.Tensor]:
     """Ranges and the like."""
     made = [
@@ -236,6 +263,8 @@ PROGRAMS: dict[str, Program] = {
         convolution,
         recurrent,
         indexing,
+        sorting,
+        bags,
         creation,
         statistics,
         random,

@@ -2,8 +2,20 @@
 
 from max.gpu import block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.layout import OffsetCalculator, ceil_div
+from mojo_kernels.layout import (
+    Cursor,
+    OffsetCalculator,
+    ceil_div,
+    parallel_ranges,
+)
 from mojo_kernels.pointwise.function import storage_type
+from mojo_kernels.radix import (
+    first_of_row,
+    packed_type,
+    position_bits,
+    position_of,
+    sort_row,
+)
 from mojo_kernels.reduction.plan import wrap_dimension
 from mojo_kernels.reduction.rows import Rows, gpu_context
 from std.sys.info import has_accelerator
@@ -12,8 +24,6 @@ from std.utils.static_tuple import StaticTuple
 
 comptime GRAIN = 2048
 """Elements that are worth a thread."""
-comptime RUN = 16
-"""Elements that are sorted by insertion before runs are merged."""
 comptime GPU_BLOCK = 256
 """Threads of a block."""
 comptime GPU_MAX_BLOCKS = 1 << 16
@@ -62,69 +72,6 @@ struct _Row[dtype: DType](TrivialRegisterPassable):
             b,
             self.descending,
         )
-
-
-def _first[
-    dtype: DType
-](row: _Row[dtype], n: Int, k: Int, best: Data[DType.int64]):
-    """Finds the positions of the first `k` elements by insertion into a sorted list.
-    """
-    var found = 0
-    for i in range(n):
-        if found == k and not row.precedes(i, Int(best.unsafe_load(k - 1))):
-            continue
-        var place = min(found, k - 1)
-        while place > 0 and row.precedes(i, Int(best.unsafe_load(place - 1))):
-            best.unsafe_store(place, best.unsafe_load(place - 1))
-            place -= 1
-        best.unsafe_store(place, Int64(i))
-        found = min(found + 1, k)
-
-
-def _merge_sort[
-    dtype: DType
-](
-    row: _Row[dtype],
-    n: Int,
-    positions: Data[DType.int64],
-    scratch: Data[DType.int64],
-) -> Data[DType.int64]:
-    """Sorts all positions, and returns which of the two arrays holds them."""
-    for start in range(0, n, RUN):
-        for i in range(start, min(start + RUN, n)):
-            var place = i
-            while place > start and row.precedes(
-                i, Int(positions.unsafe_load(place - 1))
-            ):
-                positions.unsafe_store(place, positions.unsafe_load(place - 1))
-                place -= 1
-            positions.unsafe_store(place, Int64(i))
-    var source = positions
-    var target = scratch
-    var length = RUN
-    while length < n:
-        for start in range(0, n, 2 * length):
-            var left = start
-            var middle = min(start + length, n)
-            var right = middle
-            var end = min(start + 2 * length, n)
-            for i in range(start, end):
-                var takes_left = right == end or (
-                    left < middle
-                    and row.precedes(
-                        Int(source.unsafe_load(left)),
-                        Int(source.unsafe_load(right)),
-                    )
-                )
-                if takes_left:
-                    target.unsafe_store(i, source.unsafe_load(left))
-                    left += 1
-                else:
-                    target.unsafe_store(i, source.unsafe_load(right))
-                    right += 1
-        swap(source, target)
-        length *= 2
-    return source
 
 
 def _positions_kernel(
@@ -218,7 +165,7 @@ def sort[dtype: DType](call: KernelCall) raises:
 
     Raises:
         IndexError: The dimension is out of range.
-        NotImplementedError: On GPUs, rows over more than 8 dimensions that do not merge.
+        NotImplementedError: On GPUs, rows over more than 8 dimensions that do not merge; on CPUs, rows of 2^32 elements.
     """
     comptime storage = storage_type[dtype]()
     var input_tensor = call.tensor(2)
@@ -291,41 +238,51 @@ def sort[dtype: DType](call: KernelCall) raises:
         )
         _ = scratch^
     else:
+        comptime packed = packed_type[storage]()
+        comptime limit = 1 << position_bits[storage]() if position_bits[
+            storage
+        ]() < 63 else Int.MAX
+        if n > limit:
+            raise Error(
+                "NotImplementedError: sorting more than ", limit, " elements"
+            )
+        var count = rows.space.numel
+        var is_small = k * 8 <= n and k <= 256
+        # Many rows share the threads, or the threads share each row.
+        var threads = 1 if count >= Int(call.threads) else Int(call.threads)
 
-        def row[across: Int](offsets: StaticTuple[Int, 3]) {imm}:
-            for r in range(max(across, 1)):
-                var line = _Row[storage](
-                    input.unsafe_offset(offsets[2] + r), strides[2], descending
-                )
-                var memory = List[Int64](
-                    length=k if _is_small(k, n) else 2 * n, fill=0
-                )
-                var positions = Data[DType.int64](
-                    unsafe_from_address=Int(memory.unsafe_ptr())
-                )
-                var sorted = positions
-                if _is_small(k, n):
-                    _first(line, n, k, positions)
+        def some_rows(start: Int, end: Int) {imm}:
+            var memory = List[Scalar[packed]](
+                length=k if is_small else 2 * n, fill=0
+            )
+            var numbers = Data[packed](
+                unsafe_from_address=Int(memory.unsafe_ptr())
+            )
+            var cursor = Cursor(rows.space, start)
+            for _ in range(start, end):
+                var offsets = cursor.offsets
+                var row = input.unsafe_offset(offsets[2])
+                var sorted = numbers
+                if is_small:
+                    first_of_row(row, strides[2], n, k, descending, numbers)
                 else:
-                    sorted = _merge_sort(
-                        line, n, positions, positions.unsafe_offset(n)
+                    sorted = sort_row(
+                        call, row, strides[2], n, descending, numbers, threads
                     )
                 for j in range(k):
-                    var position = sorted.unsafe_load(j)
+                    var position = position_of[storage](sorted.unsafe_load(j))
                     values.unsafe_store(
-                        offsets[0] + r + j * strides[0],
-                        line.data.unsafe_load(Int(position) * strides[2]),
+                        offsets[0] + j * strides[0],
+                        row.unsafe_load(position * strides[2]),
                     )
                     indices.unsafe_store(
-                        offsets[1] + r + j * strides[1], position
+                        offsets[1] + j * strides[1], Int64(position)
                     )
-                _ = memory^
+                cursor.advance(rows.space)
+            _ = memory^
 
-        rows.each[storage](call, max(GRAIN * k // n, 1), row)
-
-
-@inline(.always)
-def _is_small(k: Int, n: Int) -> Bool:
-    """Whether insertion finds the first `k` of `n` elements sooner than sorting all.
-    """
-    return k * 8 <= n and k <= 256
+        var work = n // 8 if is_small else n
+        if threads > 1:
+            some_rows(0, count)
+        else:
+            parallel_ranges(call, count, GRAIN // max(work, 1), some_rows)

@@ -21,16 +21,20 @@ comptime GRAIN = 4096
 
 
 struct _Samples[dtype: DType](DevicePassable, TrivialRegisterPassable):
-    """Scores [samples, classes] and their targets."""
+    """Scores [samples, classes] or [batch, classes, positions] and their targets.
+    """
 
     comptime device_type: AnyType = Self
     comptime compute = compute_type[Self.dtype]()
 
     var scores: Data[Self.dtype]
+    var positions: Int64
     var sample_stride: Int64
+    var position_stride: Int64
     var class_stride: Int64
     var targets: Data[DType.int64]
     var target_stride: Int64
+    var target_position_stride: Int64
     var weight: Data[Self.dtype]
     var weight_stride: Int64
     var count: Int64
@@ -47,18 +51,27 @@ struct _Samples[dtype: DType](DevicePassable, TrivialRegisterPassable):
     ):
         """Takes [classes] as one sample."""
         self.scores = scores.pointer[Self.dtype]()
-        self.sample_stride = Int64(scores.stride(0) if scores.ndim == 2 else 0)
-        self.class_stride = Int64(scores.stride(-1))
+        self.positions = Int64(scores.size(2) if scores.ndim == 3 else 1)
+        self.sample_stride = Int64(scores.stride(0) if scores.ndim > 1 else 0)
+        self.class_stride = Int64(scores.stride(1 if scores.ndim > 1 else 0))
+        self.position_stride = Int64(
+            scores.stride(2) if scores.ndim == 3 else 0
+        )
         self.targets = targets.pointer[DType.int64]()
         self.target_stride = Int64(targets.stride(0) if targets.ndim > 0 else 0)
+        self.target_position_stride = Int64(
+            targets.stride(1) if targets.ndim > 1 else 0
+        )
         self.weight = weight.pointer[Self.dtype]()
         # 0 without weights; a weight tensor of one class has any stride.
         self.weight_stride = Int64(
             0 if weight.is_absent() else max(weight.stride(0), 1)
         )
-        self.count = Int64(scores.size(0) if scores.ndim == 2 else 1)
+        self.count = (
+            Int64(scores.size(0) if scores.ndim > 1 else 1) * self.positions
+        )
         self.ignored = Int64(ignored)
-        self.bounds = report.bounds(scores.size(-1))
+        self.bounds = report.bounds(scores.size(1 if scores.ndim > 1 else 0))
 
     @staticmethod
     def get_type_name() -> String:
@@ -70,9 +83,21 @@ struct _Samples[dtype: DType](DevicePassable, TrivialRegisterPassable):
         encoder.encode(self, target)
 
     @inline(.always)
+    def place(self, i: Int, stride: Int64, position_stride: Int64) -> Int:
+        """Where a sample of a tensor with these strides lies."""
+        if self.positions == 1:
+            return i * Int(stride)
+        var outer, inner = divmod(i, Int(self.positions))
+        return outer * Int(stride) + inner * Int(position_stride)
+
+    @inline(.always)
     def target(self, i: Int) -> Int:
         """The target of a sample, or -1 where it is ignored or out of range."""
-        var target = Int(self.targets.unsafe_load(i * Int(self.target_stride)))
+        var target = Int(
+            self.targets.unsafe_load(
+                self.place(i, self.target_stride, self.target_position_stride)
+            )
+        )
         if target == Int(self.ignored) or not self.bounds.contains(target):
             return -1
         return target
@@ -92,7 +117,8 @@ struct _Samples[dtype: DType](DevicePassable, TrivialRegisterPassable):
         return (
             -self.weight_of(target)
             * self.scores.unsafe_load(
-                i * Int(self.sample_stride) + target * Int(self.class_stride)
+                self.place(i, self.sample_stride, self.position_stride)
+                + target * Int(self.class_stride)
             ).cast[Self.compute]()
         )
 
@@ -150,8 +176,8 @@ def nll_loss[dtype: DType](call: KernelCall) raises:
     """The loss of samples.
 
     Tensors: output, [samples] without reduction, else one element; the sum of the targets' weights, one element, 0 without
-    reduction; log probabilities [samples, classes] or [classes]; targets int64 [samples] or one; weights [classes],
-    optional. Any strides. Scalars: the reduction (0 none, 1 mean, 2 sum), the target that is ignored.
+    reduction; log probabilities [samples, classes], [classes] or [batch, classes, positions], where each position of the batch
+    is a sample; targets int64 [samples], one, or [batch, positions]; weights [classes], optional. Any strides. Scalars: the reduction (0 none, 1 mean, 2 sum), the target that is ignored.
 
     Parameters:
         dtype: The element type, floating.
@@ -176,7 +202,7 @@ def nll_loss[dtype: DType](call: KernelCall) raises:
         report,
     )
     var count = Int(samples.count)
-    var each = reduction == NONE and call.tensor(2).ndim == 2
+    var each = reduction == NONE and call.tensor(2).ndim > 1
     comptime if has_accelerator():
         var context = gpu_context(call)
         if each:
@@ -268,6 +294,7 @@ def _gradient_block[
 ](
     dx: Data[dtype],
     dx_sample_stride: Int64,
+    dx_position_stride: Int64,
     dx_class_stride: Int64,
     dy: Data[dtype],
     dy_stride: Int64,
@@ -293,7 +320,9 @@ def _gradient_block[
                 Int(reduction),
             )
         dx.unsafe_store(
-            i * Int(dx_sample_stride) + c * Int(dx_class_stride), gradient
+            samples.place(i, dx_sample_stride, dx_position_stride)
+            + c * Int(dx_class_stride),
+            gradient,
         )
         c += ROW_BLOCK
 
@@ -301,9 +330,9 @@ def _gradient_block[
 def nll_loss_backward[dtype: DType](call: KernelCall) raises:
     """The gradient of the log probabilities.
 
-    Tensors: their gradient, of their sizes; the loss's gradient, [samples] without reduction, else one element; the log
-    probabilities, of which only the sizes are read; targets; weights, optional; the sum of the targets' weights. Any
-    strides. Scalars: the reduction, the target that is ignored.
+    Tensors: their gradient, of their sizes, zero beforehand where these are three; the loss's gradient, [samples] without
+    reduction, else one element; the log probabilities, of which only the sizes are read; targets; weights, optional; the sum
+    of the targets' weights. Any strides. Scalars: the reduction, the target that is ignored.
 
     Parameters:
         dtype: The element type, floating.
@@ -329,9 +358,10 @@ def nll_loss_backward[dtype: DType](call: KernelCall) raises:
     var gradient = dy.pointer[dtype]()
     var dy_stride = dy.stride(0) if dy.ndim > 0 and reduction == NONE else 0
     var target_gradient = dx.pointer[dtype]()
-    var sample_stride = dx.stride(0) if dx.ndim == 2 else 0
-    var class_stride = dx.stride(-1)
-    var classes = dx.size(-1)
+    var sample_stride = dx.stride(0) if dx.ndim > 1 else 0
+    var position_stride = dx.stride(2) if dx.ndim == 3 else 0
+    var class_stride = dx.stride(1 if dx.ndim > 1 else 0)
+    var classes = dx.size(1 if dx.ndim > 1 else 0)
     var count = Int(samples.count)
     if dx.numel == 0:
         return
@@ -339,6 +369,7 @@ def nll_loss_backward[dtype: DType](call: KernelCall) raises:
         gpu_context(call).enqueue_function[_gradient_block[dtype]](
             target_gradient,
             Int64(sample_stride),
+            Int64(position_stride),
             Int64(class_stride),
             gradient,
             Int64(dy_stride),
@@ -353,12 +384,18 @@ def nll_loss_backward[dtype: DType](call: KernelCall) raises:
 
         def some_samples(start: Int, end: Int) {imm}:
             for i in range(start, end):
-                var row = target_gradient.unsafe_offset(i * sample_stride)
+                var row = target_gradient.unsafe_offset(
+                    samples.place(
+                        i, Int64(sample_stride), Int64(position_stride)
+                    )
+                )
 
                 def clear[w: Int](c: Int) {imm}:
                     row.unsafe_store(c, SIMD[dtype, w](0))
 
-                if class_stride == 1:
+                if samples.positions > 1:
+                    pass
+                elif class_stride == 1:
                     row_each[0, dtype](classes, clear)
                 else:
                     for c in range(classes):
@@ -378,9 +415,8 @@ def nll_loss_backward[dtype: DType](call: KernelCall) raises:
                         ),
                     )
 
-        parallel_ranges(
-            call, count, 16 * GRAIN // max(classes, 1), some_samples
-        )
+        var work = classes if samples.positions == 1 else 16
+        parallel_ranges(call, count, 16 * GRAIN // max(work, 1), some_samples)
         if report.violated():
             raise Error(
                 "IndexError: Target ", report.words[1], " is out of bounds."

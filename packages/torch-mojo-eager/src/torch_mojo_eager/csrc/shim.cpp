@@ -4,6 +4,7 @@
 #include "common.cpp"
 #include "convolution.cpp"
 #include "copy.cpp"
+#include "indexing.cpp"
 #include "kernel_call.cpp"
 #include "launch.cpp"
 #include "native.cpp"
@@ -24,6 +25,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_launch();
     register_normalization();
     register_convolution();
+    register_indexing();
     register_attention();
     register_autocast_fallthrough();
   });

@@ -16,31 +16,6 @@ def _wrap(dim: int, ndim: int) -> int:
     return dim % count
 
 
-@op("aten::index_select")
-def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    """Slices at the positions that a vector of int64 or int32 gives."""
-    dim = _wrap(dim, self.ndim)
-    if index.ndim > 1:
-        raise IndexError("index_select(): Index is supposed to be a vector")
-    if index.dtype not in (torch.int64, torch.int32):
-        raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
-    shape = list(self.shape)
-    if shape:
-        shape[dim] = index.numel()
-    elif index.numel() != 1:
-        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)")
-    result = self.new_empty(shape)
-    launch(
-        "indexing.gather_scatter:gather",
-        [result, self, index],
-        [dim],
-        dtype=self.dtype,
-        index=index.dtype,
-        indices="slices",
-    )
-    return result
-
-
 @op("aten::embedding_dense_backward")
 def embedding_dense_backward(
     grad_output: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
@@ -58,121 +33,12 @@ def embedding_dense_backward(
     return result
 
 
-Indices = Sequence["torch.Tensor | None"]
-
-
-def _expand_masks(self: torch.Tensor, indices: Indices) -> list[torch.Tensor | None]:
-    """Replaces masks by the positions where they are set, and brings all indices to int64."""
-    expanded: list[torch.Tensor | None] = []
-    for index in indices:
-        if index is None:
-            expanded.append(None)
-        elif index.dtype in (torch.bool, torch.uint8):
-            first = len(expanded)
-            for d, size in enumerate(index.shape):
-                if first + d >= self.ndim or size != self.shape[first + d]:
-                    raise IndexError(
-                        f"The shape of the mask {list(index.shape)} at index {d} does not match the shape of the "
-                        f"indexed tensor {list(self.shape)} at index {first + d}"
-                    )
-            expanded.extend(index.to(self.device).nonzero().unbind(1))
-        elif index.dtype in (torch.int64, torch.int32):
-            expanded.append(index.to(self.device, torch.int64))
-        else:
-            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-    if len(expanded) > self.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {self.ndim} (got {len(expanded)})")
-    return expanded
-
-
-def _index_views(self: torch.Tensor, indices: Indices) -> tuple[torch.Tensor, list[torch.Tensor], list[int], list[int]]:
-    """Views of the indexed tensor and of the indices with the sizes of the result, and the kernel's scalars.
-
-    Returns:
-        The tensor with stride 0 along the dimensions that the indices span, the indices, the sizes, the scalars.
-    """
-    expanded = _expand_masks(self, indices)
-    indexed = [d for d, index in enumerate(expanded) if index is not None]
-    tensors = [index for index in expanded if index is not None]
-    try:
-        shape = torch.broadcast_shapes(*(index.shape for index in tensors))
-    except RuntimeError:
-        shapes = ", ".join(str(list(index.shape)) for index in tensors)
-        raise IndexError(
-            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
-        ) from None
-    # The indices' dimensions replace the indexed ones where those are neighbours, else they come first.
-    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1)) if indexed else True
-    before = [d for d in range(indexed[0] if adjacent and indexed else 0) if d not in indexed]
-    after = [d for d in range(self.ndim) if d not in indexed and d not in before]
-    sizes = [self.shape[d] for d in before] + list(shape) + [self.shape[d] for d in after]
-    strides = [self.stride(d) for d in before] + [0] * len(shape) + [self.stride(d) for d in after]
-    view = self.as_strided(sizes, strides, self.storage_offset())
-    views = []
-    for index in tensors:
-        spread = index.expand(shape)
-        steps = [0] * len(before) + list(spread.stride()) + [0] * len(after)
-        views.append(spread.as_strided(sizes, steps, spread.storage_offset()))
-    scalars = [word for d in indexed for word in (d, self.shape[d], self.stride(d))]
-    for d, size in enumerate(self.shape):
-        if size == 0 and d in indexed and 0 not in sizes:
-            raise IndexError(f"index is out of bounds for dimension {d} with size 0")
-    return view, views, sizes, scalars
-
-
-@op("aten::index.Tensor")
-def index(self: torch.Tensor, indices: Indices) -> torch.Tensor:
-    """Elements at positions that masks and integer tensors give; None keeps a dimension."""
-    view, views, sizes, scalars = _index_views(self, indices)
-    result = self.new_empty(sizes)
-    if not views:
-        return result.copy_(view)
-    launch("indexing.advanced:index", [result, view, *views], scalars, op="get", dtype=self.dtype, count=len(views))
-    return result
-
-
-@op("aten::_index_put_impl_")
-def index_put_(
-    self: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
-) -> torch.Tensor:
-    """Writes values, which broadcast, at positions that masks and integer tensors give, or adds them there."""
-    if values.dtype != self.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, "
-            f"got {self.dtype} for the destination and {values.dtype} for the source."
-        )
-    given = [index for index in indices if index is not None]
-    if len(given) == 1 and given[0].dtype == torch.bool and values.numel() == 1 and not accumulate:
-        mask = given[0].reshape(*given[0].shape, *[1] * (self.ndim - given[0].ndim))
-        if indices[0] is given[0] and given[0].shape == self.shape[: given[0].ndim]:
-            return self.masked_fill_(mask, values.reshape(()))
-    view, views, sizes, scalars = _index_views(self, indices)
-    try:
-        spread = values.to(self.device).expand(sizes)
-    except RuntimeError:
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
-            f"shape {sizes}"
-        ) from None
-    if not views:
-        self.add_(spread) if accumulate else self.copy_(spread)
-        return self
-    launch(
-        "indexing.advanced:index",
-        [spread, view, *views],
-        scalars,
-        op="add" if accumulate else "set",
-        dtype=self.dtype,
-        count=len(views),
-    )
-    return self
-
-
 @op("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
     """Coordinates [count, dimensions] of the elements that are not zero; the host waits for the count."""
     count = int(torch.count_nonzero(self).item())
-    result = torch.empty((count, self.ndim), dtype=torch.int64, device=self.device)
+    # Each coordinate contiguous, as on CPUs: indexing reads them one by one.
+    result = torch.empty((self.ndim, count), dtype=torch.int64, device=self.device).t()
     if count and self.ndim:
         launch("indexing.masks:nonzero", [result, self], dtype=self.dtype)
     return result
@@ -294,3 +160,116 @@ def scatter_reduce(
         counts = counts.scatter_add(dim, index, torch.ones_like(src)).clamp_(min=1)
         out.div_(counts, rounding_mode=None if self.is_floating_point() else "floor")
     return out
+
+
+@op("aten::index_reduce.out")
+def index_reduce(
+    self: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Combines slices at given positions of a dimension with those that are there, or only with one another."""
+    kernels = {"mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
+    if reduce not in kernels:
+        raise RuntimeError(f"reduce argument must be either prod, mean, amax or amin, got {reduce}")
+    start = self if include_self else self.index_fill(dim, index, _neutral(reduce, self.dtype))
+    launch(
+        "indexing.gather_scatter:scatter",
+        [out, start, index, source],
+        [dim],
+        dtype=self.dtype,
+        op=kernels[reduce],
+        index=index.dtype,
+        indices="slices",
+        source="tensor",
+    )
+    if reduce == "mean":
+        counts = torch.ones_like(self) if include_self else torch.zeros_like(self)
+        counts = counts.index_add(dim, index, torch.ones_like(source)).clamp_(min=1)
+        out.div_(counts, rounding_mode=None if self.is_floating_point() else "floor")
+    return out
+
+
+@op("aten::put_")
+def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    """Writes elements at positions of the flattened tensor, or adds them there."""
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    if self.dtype != source.dtype:
+        raise RuntimeError(
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = {self.dtype} and "
+            f"source.dtype = {source.dtype}"
+        )
+    if index.numel() != source.numel():
+        raise RuntimeError(
+            f"put_(): Expected source and index to have the same number of elements, but got source.numel() = "
+            f"{source.numel()}, index.numel() = {index.numel()}"
+        )
+    if self.numel() == 0 and index.numel():
+        raise IndexError("put_(): Tried to put elements into an empty tensor")
+    flat = self.reshape(-1)
+    flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
+    if flat.data_ptr() != self.data_ptr():
+        self.copy_(flat.view(self.shape))
+    return self
+
+
+@op("aten::nonzero_static")
+def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """Coordinates [size, dimensions] of the first elements that are not zero; rows beyond them hold a fill value."""
+    if size < 0:
+        raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
+    found = nonzero(self)[:size]
+    result = torch.full((size, self.ndim), fill_value, dtype=torch.int64, device=self.device)
+    result[: found.shape[0]].copy_(found)
+    return result
+
+
+def _triangle_indices(
+    upper: bool,
+    row: int,
+    col: int,
+    offset: int,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+) -> torch.Tensor:
+    if row < 0 or col < 0:
+        raise RuntimeError(f"{'row' if row < 0 else 'col'} must be non-negative, got{min(row, col)}")
+    ones = torch.ones((row, col), dtype=torch.bool, device=device)
+    found = nonzero(ones.triu(offset) if upper else ones.tril(offset))
+    return found.t().contiguous().to(dtype or torch.int64)
+
+
+@op("aten::tril_indices")
+def tril_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """Coordinates [2, count] of a matrix's lower triangle, row by row."""
+    return _triangle_indices(False, row, col, offset, dtype, device)
+
+
+@op("aten::triu_indices")
+def triu_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """Coordinates [2, count] of a matrix's upper triangle, row by row."""
+    return _triangle_indices(True, row, col, offset, dtype, device)

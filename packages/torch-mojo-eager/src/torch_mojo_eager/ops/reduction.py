@@ -7,8 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from torch_mojo_eager.ops.registry import launch, number, op
+from torch_mojo_eager.ops.table import ALL, FLOATING
 
 KERNEL = "reduction.reduce:reduce"
+KERNELS = (
+    ("cumulative:extremum[dtype={0},op=cummax]", (ALL,)),
+    ("cumulative:extremum[dtype={0},op=cummin]", (ALL,)),
+    ("cumulative:cumulative[dtype={0},op=logcumsumexp,out={0}]", (FLOATING,)),
+)
 
 
 def _reduced_shape(x: torch.Tensor, dim: Sequence[int] | None, keepdim: bool) -> list[int]:
@@ -146,3 +152,51 @@ def count_nonzero(self: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     result = self.new_empty(_reduced_shape(self, dim, False), dtype=torch.int64)
     launch(KERNEL, [result, self], _dimension_words(dim), dtype=self.dtype, op="count_nonzero", out=torch.int64)
     return result
+
+
+def _scan_extremum(name: str, x: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+    launch("cumulative:extremum", [values, indices, x], [dim], dtype=x.dtype, op=name)
+
+
+@op("aten::_cummax_helper")
+def cummax(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+    """The maximum up to each element and its last position."""
+    _scan_extremum("cummax", self, values, indices, dim)
+
+
+@op("aten::_cummin_helper")
+def cummin(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+    """The minimum up to each element and its last position."""
+    _scan_extremum("cummin", self, values, indices, dim)
+
+
+@op("aten::_logcumsumexp")
+def logcumsumexp(self: torch.Tensor, dim: int) -> torch.Tensor:
+    """The logarithm of the sum of exponentials up to each element."""
+    result = torch.empty_like(self, memory_format=torch.contiguous_format)
+    launch("cumulative:cumulative", [result, self], [dim], dtype=self.dtype, op="logcumsumexp", out=self.dtype)
+    return result
+
+
+@op("aten::_logcumsumexp.out")
+def logcumsumexp_out(self: torch.Tensor, dim: int, *, out: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the sum of exponentials up to each element, into a given tensor."""
+    return out.resize_(self.shape).copy_(logcumsumexp(self, dim))
+
+
+@op("aten::equal")
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same sizes and elements; the host waits."""
+    if self.dtype != other.dtype:
+        raise RuntimeError(f"Expected all tensors to have the same dtype, but got {self.dtype} and {other.dtype}")
+    return self.shape == other.shape and bool((self == other).all())
+
+
+@op("aten::renorm.out")
+def renorm(self: torch.Tensor, p: float, dim: int, maxnorm: float, *, out: torch.Tensor) -> torch.Tensor:
+    """Scales the slices along a dimension whose norm is larger down to it."""
+    others = [d for d in range(self.ndim) if d != dim % self.ndim]
+    dtype = torch.float32 if self.dtype in (torch.bfloat16, torch.float16) else self.dtype
+    norms = torch.linalg.vector_norm(self, p, others, True, dtype=dtype)
+    factors = torch.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1.0).to(self.dtype)
+    return torch.mul(self, factors, out=out)

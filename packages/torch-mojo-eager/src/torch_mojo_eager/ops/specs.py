@@ -16,6 +16,12 @@ _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("mojo_kernels.fill:fill[dtype={0}]", (ALL,)),
     ("mojo_kernels.convolution.convolve:convolve[dtype={0}]", ((*FLOATING, "int64"),)),
     ("mojo_kernels.convolution.weight:weight_gradient[dtype={0}]", ((*FLOATING, "int64"),)),
+    ("mojo_kernels.indexing.gather_scatter:gather[dtype={0},index=int64,indices=slices]", (ALL,)),
+    *(
+        (f"mojo_kernels.indexing.advanced:index[count={count},dtype={{0}},op={action}]", (ALL,))
+        for count in (1, 2)
+        for action in ("get", "set", "add")
+    ),
     ("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", (FLOATING,)),
     ("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", (FLOATING,)),
 )
