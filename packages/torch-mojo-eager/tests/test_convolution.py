@@ -21,6 +21,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "2d_small_images": ((5, 90, 3, 3), (33, 90, 3, 3), {"padding": 1}),
     "2d_depthwise": ((2, 21, 9, 10), (21, 1, 3, 3), {"padding": 1, "groups": 21}),
     "2d_depthwise_multiplied": ((2, 5, 9, 10), (10, 1, 3, 5), {"stride": 2, "padding": 2, "groups": 5}),
+    "2d_few_channels": ((2, 12, 7, 9), (12, 2, 3, 3), {"padding": 1, "groups": 6}),
     "2d_one_channel": ((2, 1, 13, 13), (1, 1, 5, 5), {"padding": 2}),
     "3d": ((2, 3, 6, 7, 8), (6, 3, 3, 2, 3), {"stride": (1, 2, 1), "padding": 1}),
 }
@@ -161,3 +162,34 @@ def test_network_learns(device) -> None:
     actual, expected = losses(device), losses("cpu")
     assert expected[-1] < expected[0]
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+FOLDS: dict[str, dict[str, Any]] = {
+    "plain": {"kernel_size": 3},
+    "strided": {"kernel_size": (2, 3), "dilation": (2, 1), "padding": (1, 2), "stride": (3, 2)},
+}
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("case", FOLDS)
+def test_unfold_and_fold(device, case: str, batched: bool) -> None:
+    x = torch.randn(2, 3, 10, 12, generator=torch.Generator().manual_seed(0))
+    x = x if batched else x[0]
+
+    def results(where: torch.device | str) -> list[torch.Tensor]:
+        leaf = x.to(where).requires_grad_()
+        columns = functional.unfold(leaf, **FOLDS[case])
+        image = functional.fold(columns.square(), (10, 12), **FOLDS[case])
+        image.square().sum().backward()
+        return [t.detach().cpu() for t in (columns, image, leaf.grad) if t is not None]
+
+    for actual, expected in zip(results(device), results("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_unfold_errors(device) -> None:
+    x = torch.randn(1, 3, 8, 8, device=device)
+    with pytest.raises(RuntimeError, match="array of sliding blocks"):
+        functional.unfold(x, 9)
+    with pytest.raises(RuntimeError, match="divisible by the product of kernel_size"):
+        functional.fold(torch.randn(1, 10, 4, device=device), (4, 4), 3)

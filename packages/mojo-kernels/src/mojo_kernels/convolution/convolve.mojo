@@ -3,6 +3,7 @@
 from std.sys.info import has_accelerator
 
 from mojo_kernels.abi import KernelCall
+from mojo_kernels.convolution.direct import gather_directly, is_direct
 from mojo_kernels.convolution.geometry import Convolution, Gather
 from mojo_kernels.convolution.gpu import gather_on_gpu
 from mojo_kernels.convolution.products import gather_on_cpu
@@ -45,4 +46,7 @@ def _compute[dtype: DType](call: KernelCall, mut gather: Gather[dtype]) raises:
     comptime if has_accelerator():
         gather_on_gpu(call, gather)
     else:
-        gather_on_cpu(call, gather)
+        if is_direct(gather):
+            gather_directly(call, gather)
+        else:
+            gather_on_cpu(call, gather)

@@ -140,6 +140,8 @@ struct Gather[dtype: DType](DevicePassable, TrivialRegisterPassable):
     """Elements between the weights of groups."""
     var bias_stride: Int
     """Elements between the values of the bias."""
+    var merged: Int
+    """How many of the convolution's groups a group is: weights between different ones are zero."""
 
     def __init__(out self, convolution: Convolution[Self.dtype], bias: Tensor):
         """The gather of a convolution: targets are outputs.
@@ -246,6 +248,7 @@ struct Gather[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.has_bias = not bias.is_absent()
         self.bias = bias.pointer[Self.dtype]() if self.has_bias else self.weight
         self.bias_stride = bias.stride(0) if self.has_bias else 0
+        self.merged = 1
         self.images = target.size(0)
         self.groups = convolution.groups
         self.results = 0
@@ -272,6 +275,56 @@ struct Gather[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]
     ):
         encoder.encode(self, target)
+
+    def merge_groups(mut self, limit: Int):
+        """Makes one group of neighbours as long as it has few target channels.
+
+        Args:
+            limit: The number of target channels up to which groups are merged.
+        """
+        var count = max(limit // self.results, 1)
+        while self.groups % count != 0:
+            count -= 1
+        self.merged *= count
+        self.groups //= count
+        self.results *= count
+        self.channels *= count
+        self.weight_group *= count
+
+    @inline(.always)
+    def has_weight(self, result: Int, channel: Int) -> Bool:
+        """Whether two channels belong to the same group of the convolution.
+
+        Args:
+            result: A target channel of a group.
+            channel: A source channel of the group.
+
+        Returns:
+            False where merged groups do not mix.
+        """
+        return result // (self.results // self.merged) == channel // (
+            self.channels // self.merged
+        )
+
+    @inline(.always)
+    def weight_offset(self, group: Int, result: Int, channel: Int) -> Int:
+        """Where the weights of two channels start.
+
+        Args:
+            group: The group.
+            result: The target channel of the group.
+            channel: The source channel of the group, with which it has weights.
+
+        Returns:
+            The offset in elements.
+        """
+        var part, first = divmod(result, self.results // self.merged)
+        return (
+            group * self.weight_group
+            + part * (self.weight_group // self.merged)
+            + first * self.weight_result
+            + channel % (self.channels // self.merged) * self.weight_channel
+        )
 
     def merge_axes(mut self):
         """Makes one dimension of neighbours that kernels of size 1 walk together, so that rows are long.

@@ -61,6 +61,9 @@ def pack_weight[
     comptime Format = TileFormat[dtype]
     comptime pair = Format.GROUP
     var count = min(lines, gather.results - first)
+    if gather.merged > 1:
+        _pack_merged_weight[dtype, lines](gather, group, first, count, panel)
+        return
     var source = gather.weight.unsafe_offset(
         group * gather.weight_group + first * gather.weight_result
     )
@@ -90,23 +93,12 @@ def pack_weight[
             source, gather.weight_result, strides[0], count, depth, panel
         )
         return
-    if pair == 2 and depth % 2 == 1:
-        for lane in range(lines):
-            panel.unsafe_store((depth // 2 * lines + lane) * 2 + 1, 0)
     var coordinates = Array[Int, 4](fill=0)
     var offset = 0
-    for k in range(depth):
-        var row = panel.unsafe_offset(k // pair * pair * lines + k % pair)
+
+    @inline(.always)
+    def next_row() {mut coordinates, mut offset, imm} -> Data[dtype]:
         var here = source.unsafe_offset(offset)
-        for lane in range(count):
-            row.unsafe_store(
-                lane * pair,
-                here.unsafe_load(lane * gather.weight_result).cast[
-                    Format.PACKED
-                ](),
-            )
-        for lane in range(count, lines):
-            row.unsafe_store(lane * pair, 0)
         var d = last
         offset += strides[d]
         coordinates[d] += 1
@@ -115,6 +107,76 @@ def pack_weight[
             offset += strides[d - 1] - sizes[d] * strides[d]
             d -= 1
             coordinates[d] += 1
+        return here
+
+    comptime vectors = (lines & (lines - 1)) == 0
+    for k in range(0, depth, pair):
+        var row = panel.unsafe_offset(k * lines)
+        comptime for p in range(pair):
+            if k + p >= depth:
+                for lane in range(lines):
+                    row.unsafe_store(lane * pair + p, 0)
+                continue
+            var here = next_row()
+            comptime if vectors and pair == 1:
+                if count == lines and gather.weight_result == 1:
+                    row.unsafe_store[width=lines](
+                        0, here.unsafe_load[width=lines]().cast[Format.PACKED]()
+                    )
+                    continue
+            if count == lines:
+                comptime for lane in range(lines):
+                    row.unsafe_store(
+                        lane * pair + p,
+                        here.unsafe_load(lane * gather.weight_result).cast[
+                            Format.PACKED
+                        ](),
+                    )
+            else:
+                for lane in range(lines):
+                    var value = Scalar[Format.PACKED](0)
+                    if lane < count:
+                        value = here.unsafe_load(
+                            lane * gather.weight_result
+                        ).cast[Format.PACKED]()
+                    row.unsafe_store(lane * pair + p, value)
+
+
+@inline(.never)
+def _pack_merged_weight[
+    dtype: DType, lines: Int
+](
+    gather: Gather[dtype],
+    group: Int,
+    first: Int,
+    count: Int,
+    panel: Data[TileFormat[dtype].PACKED],
+):
+    """`pack_weight` of merged groups, taps times channels; zeros between those that do not mix.
+    """
+    comptime packed = TileFormat[dtype].PACKED
+    comptime pair = TileFormat[dtype].GROUP
+    for k in range(ceil_div(gather.depth(), pair) * pair):
+        var row = panel.unsafe_offset(k // pair * pair * lines + k % pair)
+        var tap, channel = divmod(k, gather.channels)
+        var taps_row, x = divmod(tap, gather.axes[2].taps)
+        var z, y = divmod(taps_row, gather.axes[1].taps)
+        var here = gather.weight.unsafe_offset(
+            z * gather.axes[0].weight_stride
+            + y * gather.axes[1].weight_stride
+            + x * gather.axes[2].weight_stride
+        )
+        for lane in range(lines):
+            var value = Scalar[packed](0)
+            if (
+                lane < count
+                and k < gather.depth()
+                and gather.has_weight(first + lane, channel)
+            ):
+                value = here.unsafe_load(
+                    gather.weight_offset(group, first + lane, channel)
+                ).cast[packed]()
+            row.unsafe_store(lane * pair, value)
 
 
 # ---- planar sources: neighbouring targets are the lanes -----------------------------------------------------------
@@ -220,8 +282,19 @@ def find_segments[
 
 
 @inline(.always)
-def _lanes[width: Int](low: Int, high: Int) -> SIMD[DType.bool, width]:
-    """The mask of the lanes from `low` to `high - 1`; at most 128 lanes."""
+def lanes_between[width: Int](low: Int, high: Int) -> SIMD[DType.bool, width]:
+    """The mask of some lanes.
+
+    Parameters:
+        width: The number of lanes, at most 128.
+
+    Args:
+        low: The first lane that is set.
+        high: The lane behind the last one.
+
+    Returns:
+        The mask.
+    """
     comptime Lanes = SIMD[DType.uint8, width]
     return (iota[DType.uint8, width]() - Lanes(UInt8(low))).lt(
         Lanes(UInt8(high - low))
@@ -248,14 +321,16 @@ def _load_segments[
             if high - low == width:
                 row = here.unsafe_load[width=width]()
             else:
-                row = masked_load[width](here, _lanes[width](low, high), row)
+                row = masked_load[width](
+                    here, lanes_between[width](low, high), row
+                )
         elif step == 2:
             var both = masked_load[2 * width](
                 here,
-                _lanes[2 * width](2 * low, 2 * high - 1),
+                lanes_between[2 * width](2 * low, 2 * high - 1),
                 SIMD[dtype, 2 * width](0),
             ).deinterleave()
-            row = _lanes[width](low, high).select(
+            row = lanes_between[width](low, high).select(
                 rebind[SIMD[dtype, width]](both[0]), row
             )
         else:
@@ -430,13 +505,19 @@ def pack_line[
     # Neighbouring taps and their channels lie side by side.
     var merged = step == channels and gather.source_channel == 1
     var image = source.unsafe_offset(position.image * gather.source_image)
-    for row in range(first // row_size, ceil_div(end, row_size)):
+    var row = first // row_size
+    var tz, ty = divmod(row, gather.axes[1].taps)
+    while row * row_size < end:
         var row_first = max(first - row * row_size, 0)
         var row_end = min(end - row * row_size, row_size)
         var target = line.unsafe_offset(row * row_size - first)
-        var tz, ty = divmod(row, gather.axes[1].taps)
         var z = gather.axes[0].source(position.z, tz)
         var y = gather.axes[1].source(position.y, ty)
+        row += 1
+        ty += 1
+        if ty == gather.axes[1].taps:
+            ty = 0
+            tz += 1
         if not (gather.axes[0].contains(z) and gather.axes[1].contains(y)):
             clear_run(row_end - row_first, target.unsafe_offset(row_first))
             continue
@@ -447,7 +528,8 @@ def pack_line[
         )
         var from_ = min(max(low * channels, row_first), row_end)
         var to = max(min(high * channels, row_end), from_)
-        clear_run(from_ - row_first, target.unsafe_offset(row_first))
+        if from_ > row_first:
+            clear_run(from_ - row_first, target.unsafe_offset(row_first))
         if merged:
             copy_run(
                 here.unsafe_offset(from_),
@@ -456,9 +538,10 @@ def pack_line[
                 target.unsafe_offset(from_),
             )
         else:
+            var tap = from_ // channels
             var k = from_
             while k < to:
-                var tap, channel = divmod(k, channels)
+                var channel = k - tap * channels
                 var count = min(channels - channel, to - k)
                 copy_run(
                     here.unsafe_offset(
@@ -469,4 +552,6 @@ def pack_line[
                     target.unsafe_offset(k),
                 )
                 k += count
-        clear_run(row_end - to, target.unsafe_offset(to))
+                tap += 1
+        if row_end > to:
+            clear_run(row_end - to, target.unsafe_offset(to))

@@ -152,7 +152,9 @@ def gather_on_cpu[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
     if gather.images * gather.pixels() * gather.results * gather.groups == 0:
         return
     if gather.is_channels_last():
-        _gather_channels_last(call, gather)
+        var merged = gather
+        merged.merge_groups(TileFormat[dtype].WIDTH)
+        _gather_channels_last(call, merged)
     else:
         _gather_planar(call, gather)
 

@@ -8,6 +8,8 @@ from std.atomic import Atomic
 from std.sys.info import has_accelerator, size_of
 
 from mojo_kernels.abi import ABSENT, Data, KernelCall, Tensor
+from mojo_kernels.convolution.direct import is_direct
+from mojo_kernels.convolution.direct_weight import weight_gradient_directly
 from mojo_kernels.convolution.geometry import Convolution, Gather
 from mojo_kernels.convolution.gpu_weight import weight_gradient_on_gpu
 from mojo_kernels.convolution.packing import (
@@ -61,7 +63,12 @@ def weight_gradient[dtype: DType](call: KernelCall) raises:
     comptime if has_accelerator():
         weight_gradient_on_gpu(call, gather)
     else:
-        _weight_gradient_on_cpu(call, gather)
+        if is_direct(gather):
+            weight_gradient_directly(call, gather)
+        else:
+            if gather.is_channels_last():
+                gather.merge_groups(TileFormat[dtype].ROWS)
+            _weight_gradient_on_cpu(call, gather)
 
 
 @fieldwise_init
@@ -287,6 +294,26 @@ def _weight_gradient_on_cpu[
     # Strides of sums: to the next line, to the next result.
     var line_stride = 1 if channels_last else cut.result_block
     var result_stride = cut.line_block if channels_last else 1
+    # Where the lines' weights lie behind those of the first channel and tap.
+    var places = allocate[DType.int64](cut.lines)
+    for line in range(cut.lines):
+        var channel: Int
+        var tap: Int
+        if channels_last:
+            tap, channel = divmod(line, gather.channels)
+        else:
+            channel, tap = divmod(line, taps)
+        var row, x = divmod(tap, gather.axes[2].taps)
+        var z, y = divmod(row, gather.axes[1].taps)
+        places.unsafe_store(
+            line,
+            Int64(
+                gather.weight_offset(0, 0, channel)
+                + z * gather.axes[0].weight_stride
+                + y * gather.axes[1].weight_stride
+                + x * gather.axes[2].weight_stride
+            ),
+        )
 
     def store(index: Int) {imm}:
         var more, line_index = divmod(index, cut.line_blocks)
@@ -303,34 +330,26 @@ def _weight_gradient_on_cpu[
                     own.unsafe_load[width=width](i)
                     + other.unsafe_load[width=width](i),
                 )
-        for i in range(min(cut.line_block, cut.lines - first_line)):
-            var channel: Int
-            var tap: Int
-            if channels_last:
-                tap, channel = divmod(first_line + i, gather.channels)
-            else:
-                channel, tap = divmod(first_line + i, taps)
-            var row, x = divmod(tap, gather.axes[2].taps)
-            var z, y = divmod(row, gather.axes[1].taps)
+        for m in range(min(cut.result_block, gather.results - first_result)):
             var target = gather.weight.unsafe_offset(
-                group * gather.weight_group
-                + first_result * gather.weight_result
-                + channel * gather.weight_channel
-                + z * gather.axes[0].weight_stride
-                + y * gather.axes[1].weight_stride
-                + x * gather.axes[2].weight_stride
+                gather.weight_offset(group, first_result + m, 0)
             )
-            for m in range(
-                min(cut.result_block, gather.results - first_result)
-            ):
+            for i in range(min(cut.line_block, cut.lines - first_line)):
+                var line = first_line + i
+                # Merged groups are channels-last.
+                if gather.merged > 1 and not gather.has_weight(
+                    first_result + m, line % gather.channels
+                ):
+                    continue
                 target.unsafe_store(
-                    m * gather.weight_result,
+                    Int(places.unsafe_load(line)),
                     own.unsafe_load(i * line_stride + m * result_stride).cast[
                         dtype
                     ](),
                 )
 
     run(call, parallel, store, cut.count // cut.parts)
+    release(places)
     release(sums)
 
 
