@@ -26,6 +26,11 @@ def _normal(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
+def _output_weights() -> nn.Parameter:
+    """Weights for the last layer: those that are tied to a random embedding make a model repeat one token."""
+    return nn.Parameter(torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(4)))
+
+
 def _causal_inputs() -> Inputs:
     tokens = _tokens()
     mask = torch.ones_like(tokens)
@@ -75,8 +80,6 @@ def _mixtral() -> tuple[nn.Module, Inputs]:
         max_position_embeddings=64,
         output_router_logits=True,
     )
-    # The other implementation of the experts sorts tokens with functions that CPU PyTorch has not for all dtypes.
-    config._experts_implementation = "eager"
     return MixtralForCausalLM(config), _causal_inputs()
 
 
@@ -94,8 +97,7 @@ def _t5() -> tuple[nn.Module, Inputs]:
         decoder_start_token_id=0,
     )  # fmt: skip
     model = T5ForConditionalGeneration(config)
-    # Tied to the embedding, random weights would repeat the start token forever.
-    model.lm_head.weight = nn.Parameter(torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(4)))
+    model.lm_head.weight = _output_weights()
     return model, {"input_ids": _tokens(), "labels": _tokens(7)}
 
 
@@ -129,7 +131,9 @@ def _whisper() -> tuple[nn.Module, Inputs]:
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
-    return WhisperForConditionalGeneration(config), {"input_features": _normal(2, 16, 40), "labels": _tokens(9)}
+    model = WhisperForConditionalGeneration(config)
+    model.proj_out.weight = _output_weights()
+    return model, {"input_features": _normal(2, 16, 40), "labels": _tokens(9)}
 
 
 def _clip() -> tuple[nn.Module, Inputs]:

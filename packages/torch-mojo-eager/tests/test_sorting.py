@@ -147,6 +147,8 @@ def test_isin(device, invert):
 def test_histograms(device):
     x = torch.randn(200, generator=torch.Generator().manual_seed(0))
     compare(lambda x: torch.histc(x, 10, -1, 1.5), x, device)
+    integers = torch.tensor([3, 0, 1, 3, 7, -1], dtype=torch.int32, device=device)
+    assert torch.histc(integers, 4, 0, 3).tolist() == [1, 1, 0, 2]
     compare(lambda x: torch.histogram(x, 7, range=(-2, 2), density=True), x, device, 1e-6)
     compare(lambda x: torch.histogram(x, torch.tensor([-1.0, 0, 0.3, 4], device=x.device)).hist, x, device)
     counted = elements(50, dtype=torch.int64).abs()

@@ -26,14 +26,18 @@ def _limits(name: str, x: Tensor, low: float, high: float) -> tuple[float, float
 @op("aten::histc")
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements lie in each of `bins` equal parts of a range."""
-    if not self.is_floating_point():
-        raise NotImplementedError(f'"histogram_cpu" not implemented for {self.dtype}; convert the input to float')
+    if self.dtype == torch.bool or self.is_complex():
+        raise NotImplementedError(f"aten::histc is not implemented on mojo for {self.dtype}; use .float()")
     if bins <= 0:
         raise RuntimeError("histc(): bins must be > 0")
     low, high = _limits("histc", self, float(min), float(max))
     flat = self.reshape(-1)
     inside = (flat >= low) & (flat <= high)
-    place = ((flat - low) * (bins / (high - low))).clamp_(0, bins - 1).nan_to_num_(0).to(torch.int64)
+    if self.is_floating_point():
+        position = (flat - low) * (bins / (high - low))
+    else:  # CUDA takes integers, CPU torch does not; their bins are exact
+        position = (flat.double() - low) * bins / (high - low)
+    place = position.clamp_(0, bins - 1).nan_to_num_(0).to(torch.int64)
     counts = torch.zeros(bins, dtype=torch.int64, device=self.device)
     return counts.scatter_add_(0, place, inside.to(torch.int64)).to(self.dtype)
 
