@@ -116,6 +116,8 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "matmul": ({"B": 4, "M": 64, "N": 64, "K": 64}, {"B": 8, "M": 512, "N": 512, "K": 512}),
     "attention": ({"B": 2, "H": 4, "T": 64, "D": 32}, {"B": 4, "H": 8, "T": 512, "D": 64}),
     "indexing": ({"V": 96, "T": 64, "N": 32}, {"V": 8192, "T": 2048, "N": 512}),
+    "normalization": ({"B": 4, "C": 16, "H": 8, "W": 8}, {"B": 16, "C": 64, "H": 56, "W": 56}),
+    "sorting": ({"M": 8, "N": 64}, {"M": 64, "N": 16384}),
     "copy": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "random": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "pooling": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 64, "H": 56, "W": 56}),
@@ -141,6 +143,24 @@ def _images(family: str, name: str, expression: str) -> tuple[Row, Row]:
         Row(family, name, expression, _IMAGE, strided=True),
         Row(family, f"{name} with backward", gradient, _IMAGE_GRADIENT, strided=True),
     )
+
+
+_TABLE_G = {"t": normal("V N", gradient=True), "i": index("V", "T"), "s": normal("T N")}
+_CHANNELS = {
+    "x": normal("B C H W"),
+    "w": normal("C"),
+    "m": lambda setting: torch.zeros(setting.dims["C"], dtype=setting.dtype, device=setting.device),
+    "v": lambda setting: torch.ones(setting.dims["C"], dtype=setting.dtype, device=setting.device),
+}
+_CHANNELS_G = {**_CHANNELS, "x": normal("B C H W", gradient=True), "g": normal("B C H W")}
+
+
+def _channels_last(setting: Setting) -> Tensor:
+    x: Tensor = normal("B C H W")(setting)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+_LAST = {**_CHANNELS, "x": _channels_last}
 
 
 ROWS = (
@@ -192,6 +212,43 @@ ROWS = (
     Row("indexing", "index_add", "t.index_add_(0, i, s)", {**_TABLE, "s": normal("T N")}),
     Row("indexing", "masked_fill", "t.masked_fill(m, 0.0)", {**_TABLE, "m": mask("V N")}),
     Row("indexing", "tril", "t.tril()", _TABLE),
+    Row("indexing", "index_put", "t[i] = s", {**_TABLE, "s": normal("T N")}),
+    Row("indexing", "index_put accumulate", "t.index_put_((i,), s, True)", {**_TABLE, "s": normal("T N")}),
+    Row(
+        "indexing",
+        "scatter_add",
+        "t.scatter_add_(0, j, s)",
+        {"t": normal("V N"), "j": index("V", "T N"), "s": normal("T N")},
+    ),
+    Row("indexing", "embedding backward", "torch.autograd.grad(F.embedding(i, t), t, s)", _TABLE_G),
+    Row("indexing", "index backward", "torch.autograd.grad(t[i], t, s)", _TABLE_G),
+    Row(
+        "indexing",
+        "embedding_bag",
+        "F.embedding_bag(i, t, mode='sum')",
+        {"t": normal("V N"), "i": lambda setting: index("V", "T")(setting).view(-1, 8)},
+    ),
+    Row("normalization", "batch_norm", "F.batch_norm(x, m, v, w, w, True)", _CHANNELS),
+    Row("normalization", "batch_norm eval", "F.batch_norm(x, m, v, w, w)", _CHANNELS),
+    Row(
+        "normalization",
+        "batch_norm backward",
+        "torch.autograd.grad(F.batch_norm(x, m, v, w, w, True), x, g)",
+        _CHANNELS_G,
+    ),
+    Row("normalization", "group_norm", "F.group_norm(x, 8, w, w)", _CHANNELS),
+    Row("normalization", "group_norm backward", "torch.autograd.grad(F.group_norm(x, 8, w, w), x, g)", _CHANNELS_G),
+    Row("normalization", "batch_norm channels_last", "F.batch_norm(x, m, v, w, w, True)", _LAST),
+    Row("normalization", "group_norm channels_last", "F.group_norm(x, 8, w, w)", _LAST),
+    Row("softmax and norm", "rms_norm", "F.rms_norm(a, w.shape, w)", _NORM),
+    Row("softmax and norm", "rms_norm backward", "torch.autograd.grad(F.rms_norm(a, a.shape[1:]), a, g)", _AG),
+    Row("reduction", "var rows", "a.var(-1)", _A),
+    Row("reduction", "max rows", "a.max(-1)", _A),
+    Row("reduction", "cumsum rows", "a.cumsum(-1)", _A),
+    Row("sorting", "sort", "a.sort(-1)", _A),
+    Row("sorting", "topk", "a.topk(10, -1)", _A),
+    Row("sorting", "median", "a.median(-1)", _A),
+    Row("sorting", "unique", "a.unique()", _A),
     Row("copy", "clone", "a.clone()", _A, strided=True),
     Row("copy", "transpose", "a.t().contiguous()", _A),
     Row("copy", "to float64", "a.double()", _A),

@@ -4,10 +4,11 @@ from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.bounds import Bounds, BoundsReport
 from mojo_kernels.indexing.copy import copy_tensor
 from mojo_kernels.indexing.element import ElementAction, each_element
-from mojo_kernels.layout import IndexSpace, parallel_ranges
+from mojo_kernels.layout import IndexSpace, ceil_div, parallel_ranges
 from mojo_kernels.math import compute_type
 from mojo_kernels.pointwise.function import storage_type
 from mojo_kernels.reduction.plan import wrap_dimension
+from mojo_kernels.reduction.rows import row_each
 from std.atomic import Atomic
 from std.memory import unsafe_memcpy
 from std.sys.info import has_accelerator, is_gpu
@@ -190,22 +191,23 @@ def _gather_runs[
 
 @inline(.always)
 def combine[
-    op: StaticString, dtype: DType
+    op: StaticString, dtype: DType, w: SIMDLength = 1
 ](
-    old: Scalar[storage_type[dtype]()], new: Scalar[storage_type[dtype]()]
-) -> Scalar[storage_type[dtype]()]:
-    """What a scattered value makes of the value that is there.
+    old: SIMD[storage_type[dtype](), w], new: SIMD[storage_type[dtype](), w]
+) -> SIMD[storage_type[dtype](), w]:
+    """What scattered values make of the values that are there.
 
     Parameters:
         op: "add", "multiply", "amax" or "amin".
         dtype: The element type.
+        w: The vector width.
 
     Args:
-        old: The value that is there.
-        new: The scattered value.
+        old: The values that are there.
+        new: The scattered values.
 
     Returns:
-        The value to store.
+        The values to store.
     """
     comptime if dtype == DType.bool:
         # As on bool tensors elsewhere: sums and maxima are "or", products and minima "and".
@@ -222,16 +224,14 @@ def combine[
         elif op == "multiply":
             a *= b
         else:
-            var better: Bool
+            var better: SIMD[DType.bool, w]
             comptime if op == "amax":
-                better = Bool(b > a)
+                better = b.gt(a)
             else:
-                better = Bool(b < a)
+                better = b.lt(a)
             comptime if dtype.is_floating_point():
-                better = better or Bool(isnan(b))
-                better = better and not Bool(isnan(a))
-            if better:
-                a = b
+                better = (better | isnan(b)) & ~isnan(a)
+            a = better.select(b, a)
         return a.cast[storage_type[dtype]()]()
 
 
@@ -304,6 +304,77 @@ struct _Scatter[
                 )
 
 
+def _scatter_runs[
+    op: StaticString, dtype: DType, index: DType, scales: Bool
+](
+    call: KernelCall,
+    target: Tensor,
+    values: Tensor,
+    slices: SliceIndex[index],
+    dimension: Int,
+    number: Scalar[storage_type[dtype]()],
+) -> Bool:
+    """Scatters whole slices where they are contiguous, each thread its columns of them in order; returns False where they
+    are not.
+    """
+    comptime storage = storage_type[dtype]()
+    var ndim = Int(target.ndim)
+    if ndim == 0 or Int(values.ndim) != ndim:
+        return False
+    var inner = IndexSpace[2]()
+    var outer = IndexSpace[2]()
+    for d in range(ndim):
+        var strides = StaticTuple[Int, 2](target.stride(d), values.stride(d))
+        if d < dimension:
+            outer.append(values.size(d), strides)
+        elif d > dimension:
+            inner.append(values.size(d), strides)
+    if inner.ndim != 1 or inner.stride(0, 0) != 1 or inner.stride(0, 1) != 1:
+        return False
+    var columns = inner.numel
+    var count = values.size(dimension)
+    var pieces = max(
+        min(Int(call.threads) // max(outer.numel, 1), columns // 64), 1
+    )
+    var width = ceil_div(columns, pieces)
+
+    def some_units(start: Int, end: Int) {imm}:
+        for unit in range(start, end):
+            var row, piece = divmod(unit, pieces)
+            var offsets = outer.offsets(row)
+            var first = piece * width
+            for j in range(count):
+                var i = slices.load(j)
+                if i < 0:
+                    continue
+                var place = target.pointer[storage]().unsafe_offset(
+                    offsets[0] + i * target.stride(dimension) + first
+                )
+                var source = values.pointer[storage]().unsafe_offset(
+                    offsets[1] + j * values.stride(dimension) + first
+                )
+
+                def join[w: Int](c: Int) {imm}:
+                    var new = source.unsafe_load[width=w](c)
+                    comptime if scales:
+                        new *= number
+                    comptime if op != "set":
+                        new = combine[op, dtype, w](
+                            place.unsafe_load[width=w](c), new
+                        )
+                    place.unsafe_store(c, new)
+
+                row_each[0, storage](min(width, columns - first), join)
+
+    parallel_ranges(
+        call,
+        outer.numel * pieces,
+        16384 // max(count * width, 1),
+        some_units,
+    )
+    return True
+
+
 def scatter[
     op: StaticString,
     dtype: DType,
@@ -373,6 +444,19 @@ def scatter[
     comptime if source != "tensor":
         number = call.number[dtype](1).cast[storage]()
     var report = BoundsReport()
+    comptime if indices == "slices" and source != "number":
+        comptime if not has_accelerator():
+            if _scatter_runs[op, dtype, index, source == "scaled"](
+                call,
+                target,
+                values,
+                SliceIndex[index](index_tensor, report.bounds(size)),
+                dimension,
+                number,
+            ):
+                if report.violated():
+                    raise Error("IndexError: index out of range in self")
+                return
     each_element(
         call,
         _Scatter[op, dtype, index, source](
