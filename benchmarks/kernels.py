@@ -63,6 +63,16 @@ def images(dims: str, gradient: bool = False) -> Operand:
     return make
 
 
+def channels_last(operand: Operand) -> Operand:
+    """The operand with its channels as neighbours in memory."""
+
+    def make(setting: Setting) -> Tensor:
+        x: Tensor = operand(setting)
+        return x.detach().to(memory_format=torch.channels_last).requires_grad_(x.requires_grad)
+
+    return make
+
+
 def index(limit: str, dims: str) -> Operand:
     """An operand of int64 indices below the length that `limit` names."""
     return lambda setting: torch.randint(setting.dims[limit], [setting.dims[dim] for dim in dims.split()]).to(
@@ -114,6 +124,10 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "reduction": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "softmax and norm": ({"M": 64, "N": 64}, {"M": 2048, "N": 1024}),
     "matmul": ({"B": 4, "M": 64, "N": 64, "K": 64}, {"B": 8, "M": 512, "N": 512, "K": 512}),
+    "convolution": (
+        {"B": 4, "C": 8, "O": 16, "S": 12, "T": 24, "K": 3, "I": 1, "R": 3, "L": 7},
+        {"B": 8, "C": 64, "O": 64, "S": 56, "T": 112, "K": 3, "I": 1, "R": 3, "L": 7},
+    ),
     "attention": ({"B": 2, "H": 4, "T": 64, "D": 32}, {"B": 4, "H": 8, "T": 512, "D": 64}),
     "indexing": ({"V": 96, "T": 64, "N": 32}, {"V": 8192, "T": 2048, "N": 512}),
     "normalization": ({"B": 4, "C": 16, "H": 8, "W": 8}, {"B": 16, "C": 64, "H": 56, "W": 56}),
@@ -131,6 +145,19 @@ _NORM = {**_A, "w": normal("N")}
 _AG = {"a": normal("M N", gradient=True), "g": normal("M N")}
 _QKV = {name: normal("B H T D") for name in "qkv"}
 _QKV_G = {**{name: normal("B H T D", gradient=True) for name in "qkv"}, "g": normal("B H T D")}
+_CONVOLUTION = {
+    "x": normal("B C S S", gradient=True),
+    "w": normal("O C K K", gradient=True),
+    "b": normal("O", gradient=True),
+    "g": normal("B O S S"),
+}
+_POINTWISE = {**_CONVOLUTION, "w": normal("O C I I", gradient=True)}
+_STEM = {"x": normal("B R T T"), "w": normal("O R L L", gradient=True), "g": normal("B O S S")}
+_DEPTHWISE = {
+    "x": normal("B C S S", gradient=True),
+    "w": normal("C I K K", gradient=True),
+    "g": normal("B C S S"),
+}
 _TABLE = {"t": normal("V N"), "i": index("V", "T")}
 _IMAGE = {"x": images("B C H W")}
 _IMAGE_GRADIENT = {"x": images("B C H W", gradient=True)}
@@ -197,6 +224,22 @@ ROWS = (
     Row("matmul", "linear", "F.linear(a, w, c)", {"a": normal("M K"), "w": normal("N K"), "c": normal("N")}),
     Row("matmul", "bmm", "a @ b", {"a": normal("B M K"), "b": normal("B K N")}, strided=True),
     Row("matmul", "mv", "a @ x", {"a": normal("M K"), "x": normal("K")}),
+    Row("convolution", "3x3", "F.conv2d(x, w, b, padding=1)", _CONVOLUTION),
+    *(
+        Row(
+            "convolution",
+            f"{name}{layout} with backward",
+            f"torch.autograd.grad({statement}, ({gradients}), g)",
+            {name: change(operand) if name in "xwg" else operand for name, operand in operands.items()},
+        )
+        for name, statement, gradients, operands in (
+            ("3x3", "F.conv2d(x, w, b, padding=1)", "x, w, b", _CONVOLUTION),
+            ("1x1", "F.conv2d(x, w, b)", "x, w, b", _POINTWISE),
+            ("7x7 stride 2", "F.conv2d(x, w, None, 2, 3)", "w,", _STEM),
+            ("depthwise 3x3", "F.conv2d(x, w, None, padding=1, groups=x.shape[1])", "x, w", _DEPTHWISE),
+        )
+        for layout, change in (("", lambda operand: operand), (" channels last", channels_last))
+    ),
     Row("attention", "causal", "F.scaled_dot_product_attention(q, k, v, is_causal=True)", _QKV),
     Row("attention", "full", "F.scaled_dot_product_attention(q, k, v)", _QKV),
     Row(
