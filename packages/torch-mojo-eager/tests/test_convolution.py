@@ -124,6 +124,24 @@ def test_long_sums_and_integers(device) -> None:
     assert torch.equal(actual.cpu(), expected.float())
 
 
+@pytest.mark.parametrize("layout", [lambda t: t, _channels_last], ids=["planar", "channels_last"])
+def test_threads_do_not_meet(device, layout) -> None:
+    """Enough work for all threads gives the same bits every time, and the right ones."""
+    generator = torch.Generator().manual_seed(0)
+    x = layout(torch.randn(8, 64, 20, 20, generator=generator)).to(device).requires_grad_()
+    weight = layout(torch.randn(64, 64, 3, 3, generator=generator)).to(device).requires_grad_()
+    grad = layout(torch.randn(8, 64, 20, 20, generator=generator)).to(device)
+    runs = []
+    for _ in range(30):
+        y = functional.conv2d(x, weight, padding=1)
+        runs.append([t.cpu() for t in (y.detach(), *torch.autograd.grad(y, (x, weight), grad))])
+    for results in runs[1:]:
+        for actual, expected in zip(results, runs[0], strict=True):
+            assert torch.equal(actual, expected)
+    expected = functional.conv2d(x.detach().cpu().double(), weight.detach().cpu().double(), padding=1)
+    torch.testing.assert_close(runs[0][0].double(), expected, rtol=1e-5, atol=1e-3)
+
+
 def test_errors(device) -> None:
     x = torch.randn(1, 3, 8, 8, device=device)
     with pytest.raises(RuntimeError, match="to have 2 channels, but got 3"):

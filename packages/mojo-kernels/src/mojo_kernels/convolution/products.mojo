@@ -183,7 +183,7 @@ def _packed_weights[
     """
     var panels = ceil_div(gather.results, lines)
     var weights = allocate[TileFormat[dtype].PACKED](
-        gather.groups * panels * panel + Panels[dtype].SLACK
+        gather.groups * panels * panel
     )
 
     def pack(task: Int) {imm}:
@@ -247,7 +247,8 @@ def _gather_planar[
     var taps = gather.taps()
     var depth = gather.depth()
     var parallel = _is_parallel(gather)
-    var a_panel = ceil_div(depth, pair) * pair * rows
+    # Panels are packed at the same time: what one writes past its end must not reach the next.
+    var a_panel = ceil_div(depth, pair) * pair * rows + Panels[dtype].SLACK
     var weights = _packed_weights[dtype, rows](
         call, gather, False, a_panel, parallel
     )
@@ -439,7 +440,7 @@ def _gather_channels_last[
 
     var depth = gather.depth()
     var parallel = _is_parallel(gather)
-    var b_panel = ceil_div(depth, pair) * pair * columns
+    var b_panel = ceil_div(depth, pair) * pair * columns + Panels[dtype].SLACK
     var weights = _packed_weights[dtype, columns](
         call, gather, True, b_panel, parallel
     )
