@@ -1,6 +1,7 @@
 // The shim as one translation unit: torch's headers are parsed once.
 #include "attention.cpp"
 #include "autocast.cpp"
+#include "channel_norm.cpp"
 #include "common.cpp"
 #include "convolution.cpp"
 #include "copy.cpp"
@@ -24,6 +25,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_copies();
     register_launch();
     register_normalization();
+    register_channel_norm();
     register_convolution();
     register_indexing();
     register_attention();
