@@ -73,6 +73,16 @@ def channels_last(operand: Operand) -> Operand:
     return make
 
 
+def grid(dims: str) -> Operand:
+    """An operand of positions in an image, most of them inside."""
+
+    def make(setting: Setting) -> Tensor:
+        shape = [setting.dims[dim] for dim in dims.split()]
+        return (torch.rand(*shape, 2) * 2.2 - 1.1).to(setting.device, setting.dtype)
+
+    return make
+
+
 def index(limit: str, dims: str) -> Operand:
     """An operand of int64 indices below the length that `limit` names."""
     return lambda setting: torch.randint(setting.dims[limit], [setting.dims[dim] for dim in dims.split()]).to(
@@ -135,6 +145,7 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "copy": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "random": ({"M": 64, "N": 64}, {"M": 1024, "N": 2048}),
     "pooling": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 64, "H": 56, "W": 56}),
+    "resampling": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 32, "H": 56, "W": 56}),
     "padding": ({"B": 2, "C": 16, "H": 14, "W": 14}, {"B": 8, "C": 64, "H": 56, "W": 56}),
     "optimizer": ({"M": 64, "N": 64}, {"M": 512, "N": 512}),
 }
@@ -159,16 +170,17 @@ _DEPTHWISE = {
     "g": normal("B C S S"),
 }
 _TABLE = {"t": normal("V N"), "i": index("V", "T")}
+_NONE: Mapping[str, Operand] = {}
 _IMAGE = {"x": images("B C H W")}
 _IMAGE_GRADIENT = {"x": images("B C H W", gradient=True)}
 
 
-def _images(family: str, name: str, expression: str) -> tuple[Row, Row]:
-    """An op of feature maps, and the op with its gradient."""
+def _images(family: str, name: str, expression: str, others: Mapping[str, Operand] = _NONE) -> tuple[Row, Row]:
+    """An op of feature maps and others, and the op with its gradient."""
     gradient = f"y = {expression}; torch.autograd.grad(y, x, y)"
     return (
-        Row(family, name, expression, _IMAGE, strided=True),
-        Row(family, f"{name} with backward", gradient, _IMAGE_GRADIENT, strided=True),
+        Row(family, name, expression, {**_IMAGE, **others}, strided=True),
+        Row(family, f"{name} with backward", gradient, {**_IMAGE_GRADIENT, **others}, strided=True),
     )
 
 
@@ -302,6 +314,11 @@ ROWS = (
     *_images("pooling", "adaptive_avg_pool2d 1x1", "F.adaptive_avg_pool2d(x, 1)"),
     *_images("pooling", "adaptive_avg_pool2d 7x7", "F.adaptive_avg_pool2d(x, 7)"),
     *_images("padding", "constant", "F.pad(x, (1, 1, 1, 1))"),
+    *_images("padding", "reflect", "F.pad(x, (1, 1, 1, 1), 'reflect')"),
+    *_images("resampling", "bilinear x2", "F.interpolate(x, scale_factor=2, mode='bilinear')"),
+    *_images("resampling", "nearest x2", "F.interpolate(x, scale_factor=2)"),
+    *_images("resampling", "bilinear to half", "F.interpolate(x, scale_factor=0.5, mode='bilinear', antialias=True)"),
+    *_images("resampling", "grid_sample", "F.grid_sample(x, p, align_corners=False)", {"p": grid("B H W")}),
     Row("random", "uniform", "a.uniform_()", _A),
     Row("random", "normal", "a.normal_()", _A),
     Row("random", "dropout", "F.dropout(a, 0.1)", _A),

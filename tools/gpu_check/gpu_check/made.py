@@ -83,6 +83,28 @@ def _windows_3d(make: Maker) -> Iterator[dict[str, Any]]:
     yield {"self": make(2, 3, 4, 5, 6), "kernel_size": [2, 3, 2], "stride": [1, 2, 2], "padding": [1, 1, 0]}
 
 
+def _padded(make: Maker) -> Iterator[dict[str, Any]]:
+    for padding in ([2, 1], [3, 4], [-1, 3]):
+        yield {"self": make(2, 3, 5), "padding": padding}
+
+
+def _padded_backward(make: Maker) -> Iterator[dict[str, Any]]:
+    for sample in _padded(make):
+        yield sample | {"grad_output": make(2, 3, 5 + sum(sample["padding"]))}
+
+
+def _interpolated(name: str, make: Maker) -> Iterator[dict[str, Any]]:
+    """To more and to fewer elements; sizes alone, corners aligned, and given factors."""
+    arguments = [a.name for a in overload(name)._schema.arguments]
+    rank = sum(name.startswith("scales") for name in arguments)
+    inputs, outputs = (4, 7, 5)[:rank], (9, 3, 5)[:rank]
+    for aligned, factor in ((False, None), (True, None), (False, 1.7)):
+        sample: dict[str, Any] = dict.fromkeys((a for a in arguments if a.startswith("scales")), factor)
+        sample |= {"output_size": outputs, "input_size": (2, 3, *inputs), "align_corners": aligned}
+        sample |= {"self": make(2, 3, *inputs), "grad_output": make(2, 3, *outputs)}
+        yield {name: value for name, value in sample.items() if name in arguments}
+
+
 Samples = Callable[[Maker], Iterator[dict[str, Any]]]
 MADE: dict[str, Samples] = {
     "mm": _products,
@@ -91,6 +113,8 @@ MADE: dict[str, Samples] = {
     "clamp": _clamped,
     "threshold_backward": _thresholds,
     "mean.dim": _means,
+    **dict.fromkeys(("reflection_pad1d", "replication_pad1d"), _padded),
+    **dict.fromkeys(("reflection_pad1d_backward", "replication_pad1d_backward"), _padded_backward),
     "max_pool2d_with_indices": _windows,
     "max_pool3d_with_indices": _windows_3d,
     "avg_pool2d": _windows,
@@ -173,6 +197,8 @@ MADE |= {
 
 def made_samples(name: str) -> Samples | None:
     """The samples of an overload, None if there are none."""
+    if name.startswith(("upsample_", "_upsample_")):
+        return functools.partial(_interpolated, name)
     if name.startswith("_foreach_"):
         return functools.partial(_foreach, name)
     if name.startswith("_fused_"):

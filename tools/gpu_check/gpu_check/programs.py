@@ -171,6 +171,25 @@ def bags(device: torch.device) -> list[torch.Tensor]:
     return [*results, *(x.grad for x in (table, weights, scores, images) if x.grad is not None)]
 
 
+def coordinates(device: torch.device) -> list[torch.Tensor]:
+    """Padding, flips and rolls, pooling and sampling, where they are written in Python, with gradients."""
+    x = _values(2, 3, 5, 6).to(device).requires_grad_()
+    last = _values(2, 18, 5, 4).to(device, memory_format=torch.channels_last).requires_grad_()
+    grid = (_values(2, 4, 3, 2, seed=1) * 0.7).to(device).requires_grad_()
+    results = [functional.pad(x, (1, -2, 0, 3), value=2.0), functional.pad(last, (1, 1)), x.unfold(2, 3, 2)]
+    results += [functional.pad(x, (3, 1, 2, 2), mode) for mode in ("reflect", "replicate")]
+    results += [x.flip(0, 3), x.roll((1, -2), (0, 3)), functional.adaptive_avg_pool2d(last, (2, 3))]
+    for mode, padding in (("bilinear", "zeros"), ("bicubic", "reflection"), ("nearest", "border")):
+        results.append(functional.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=False))
+    total = sum((result * result).sum() for result in results)
+    assert isinstance(total, torch.Tensor)
+    total.backward()
+    assert x.grad is not None
+    assert last.grad is not None
+    assert grid.grad is not None
+    return [*results, x.grad, last.grad, grid.grad]
+
+
 def creation(device: torch.device) -> list[torch.Tensor]:
     """Ranges and the like."""
     made = [
@@ -265,6 +284,7 @@ PROGRAMS: dict[str, Program] = {
         indexing,
         sorting,
         bags,
+        coordinates,
         creation,
         statistics,
         random,

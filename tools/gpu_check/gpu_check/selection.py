@@ -17,7 +17,7 @@ OTHER_DTYPES = 2
 def distinct_rows() -> list[Row]:
     """Rows that between them reach every kernel of the tables: of those that share their kernels, the most general.
 
-    Rows that pass different constants use a kernel in different ways.
+    Rows whose first scalars are different constants use a kernel in different ways.
     """
     rows: dict[str, Row] = {}
     for row in sorted(registry.rows(), key=_generality):
@@ -26,8 +26,8 @@ def distinct_rows() -> list[Row]:
 
 
 def _use(row: Row) -> str:
-    constants = [scalar for scalar in row.scalars if scalar.startswith("=")]
-    return registry.key_template(row)[0] + "".join(constants)
+    constant = row.scalars[0] if row.scalars and row.scalars[0].startswith("=") else ""
+    return registry.key_template(row)[0] + constant
 
 
 def _generality(row: Row) -> tuple[bool, bool]:

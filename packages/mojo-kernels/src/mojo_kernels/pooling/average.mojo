@@ -5,7 +5,7 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
 from mojo_kernels.math import compute_type
-from mojo_kernels.pooling.volume import (
+from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
     Point,
@@ -60,8 +60,8 @@ struct _Average[dtype: DType](DevicePassable, TrivialRegisterPassable):
             output: The position of the tensor with the output's sizes.
             input: The position of the tensor with the input's sizes.
         """
-        var words = ScalarReader(0)
-        var spatial = words.next(call)
+        var words = ScalarReader(2)
+        var spatial = call.int_scalar(1)
         self.target = call.tensor(0).pointer[Self.dtype]()
         self.source = call.tensor(1).pointer[Self.dtype]()
         self.output = Volume(call.tensor(output), spatial)
@@ -202,8 +202,8 @@ def _backward_block[
 def avg_pool[dtype: DType](call: KernelCall) raises:
     """The averages of windows.
 
-    Tensors: output [..., channels, spatial outputs], input [..., channels, spatial inputs]. Scalars: the number of
-    spatial dimensions, from 1 to 3; the kind of windows (see `windows.mojo`); if regular kernel sizes, strides,
+    Tensors: output [..., channels, spatial outputs], input [..., channels, spatial inputs]. Scalars: the kind of
+    windows (see `windows.mojo`); the number of spatial dimensions, from 1 to 3; if regular kernel sizes, strides,
     paddings, whether padding counts, and the divisor, optional.
 
     Parameters:

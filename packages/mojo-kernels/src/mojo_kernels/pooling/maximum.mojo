@@ -5,7 +5,7 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
 from mojo_kernels.math import compute_type
-from mojo_kernels.pooling.volume import (
+from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
     Point,
@@ -205,8 +205,8 @@ def max_pool[dtype: DType](call: KernelCall) raises:
     Of equal elements the first counts, of NaN the last, which is larger than any number; as in torch.
 
     Tensors: maxima, indices (int64), both [..., channels, spatial outputs]; input [..., channels, spatial inputs]; for
-    fractional pooling random samples [batch, channels, spatial dimensions]. Scalars: the number of spatial
-    dimensions, from 1 to 3; the kind of windows (see `windows.mojo`); kernel sizes unless adaptive; if regular strides,
+    fractional pooling random samples [batch, channels, spatial dimensions]. Scalars: the kind of
+    windows (see `windows.mojo`); the number of spatial dimensions, from 1 to 3; kernel sizes unless adaptive; if regular strides,
     paddings, dilations.
 
     Parameters:
@@ -215,8 +215,8 @@ def max_pool[dtype: DType](call: KernelCall) raises:
     Args:
         call: The call.
     """
-    var words = ScalarReader(0)
-    var spatial = words.next(call)
+    var words = ScalarReader(2)
+    var spatial = call.int_scalar(1)
     var output = Volume(call.tensor(0), spatial)
     var indices = Volume(call.tensor(1), spatial)
     var input = Volume(call.tensor(2), spatial)
@@ -433,8 +433,8 @@ def max_pool_backward[dtype: DType](call: KernelCall) raises:
     Args:
         call: The call.
     """
-    var words = ScalarReader(0)
-    var spatial = words.next(call)
+    var words = ScalarReader(2)
+    var spatial = call.int_scalar(1)
     var input = Volume(call.tensor(0), spatial)
     var output = Volume(call.tensor(1), spatial)
     var backward = _Backward[dtype](

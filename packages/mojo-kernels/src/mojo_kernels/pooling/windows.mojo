@@ -2,7 +2,7 @@
 
 from mojo_kernels.abi import KernelCall, Words
 from mojo_kernels.layout import parallel_ranges
-from mojo_kernels.pooling.volume import (
+from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
     Point,
@@ -61,18 +61,19 @@ struct Windows(DevicePassable, TrivialRegisterPassable):
         output: Volume,
         dilated: Bool,
     ):
-        """Reads the scalars of a pooling: its kind, then kernel sizes, strides, paddings and dilations, if it has them.
+        """Reads the scalars of a pooling: its kind, the first; then kernel sizes, strides, paddings and dilations, if it
+        has them.
 
         Args:
             call: The call.
-            words: Stands at the kind.
+            words: Stands behind the kind and the number of spatial dimensions.
             spatial: The number of spatial dimensions.
             input: The input.
             output: The output.
             dilated: Whether regular windows have dilations.
         """
         comptime Three = StaticTuple[Int64, 3]
-        self.kind = Int64(words.next(call))
+        self.kind = Int64(call.int_scalar(0))
         self.inputs = Three(input.sizes[2], input.sizes[3], input.sizes[4])
         self.outputs = Three(output.sizes[2], output.sizes[3], output.sizes[4])
         self.kernel = Three(fill=1)

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from torch_mojo_eager.ops.registry import launch, op
+from torch_mojo_eager.ops.table import ALL
+
+KERNELS = (("unfold:unfold_backward[dtype={0}]", (ALL,)),)
 
 
 def _wrap(dim: int, ndim: int) -> int:
@@ -83,35 +86,6 @@ def index_fill_(self: torch.Tensor, dim: int, index: torch.Tensor, value: torch.
     if value.ndim != 0:
         raise RuntimeError(f"index_fill_ only supports a 0-dimensional value tensor, but got {value.ndim} dimension(s)")
     return self.index_fill_(dim, index, value.item())
-
-
-@op("aten::flip")
-def flip(self: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Reverses dimensions."""
-    flipped = [_wrap(d, self.ndim) for d in dims]
-    if len(set(flipped)) != len(flipped):
-        raise RuntimeError(f"dim {flipped[-1]} appears multiple times in the list of dims")
-    result = self.clone()
-    for d in flipped if self.ndim else []:
-        positions = torch.arange(self.shape[d] - 1, -1, -1, device=self.device)
-        result = result.index_select(d, positions)
-    return result
-
-
-@op("aten::roll")
-def roll(self: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
-    """Rotates dimensions, or the flattened tensor."""
-    if not dims and len(shifts) == 1:
-        return self.reshape(-1).roll(shifts[0], 0).reshape(self.shape)
-    if len(shifts) != len(dims):
-        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
-    result = self.clone()
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = self.shape[_wrap(dim, self.ndim)]
-        if size and shift % size:
-            start = size - shift % size
-            result = torch.cat([result.narrow(dim, start, size - start), result.narrow(dim, 0, start)], dim)
-    return result
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> int | float | bool:
@@ -273,3 +247,11 @@ def triu_indices(
 ) -> torch.Tensor:
     """Coordinates [2, count] of a matrix's upper triangle, row by row."""
     return _triangle_indices(True, row, col, offset, dtype, device)
+
+
+@op("aten::unfold_backward")
+def unfold_backward(grad_in: torch.Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int) -> torch.Tensor:
+    """Gradient of a view of overlapping slices."""
+    result = grad_in.new_empty(input_sizes)
+    launch("unfold:unfold_backward", [result, grad_in], [dim, size, step], dtype=grad_in.dtype)
+    return result

@@ -35,7 +35,7 @@ def _adaptive_average(self: Tensor, output_size: Sequence[int], rank: int) -> Te
     layout = suggested_memory_format(self) if rank == 2 else torch.contiguous_format
     shape = (*self.shape[:-rank], *output_size)
     result = torch.empty(shape, dtype=self.dtype, device=self.device, memory_format=layout)
-    launch("pooling.average:avg_pool", [result, self], [rank, _ADAPTIVE], dtype=self.dtype)
+    launch("pooling.average:avg_pool", [result, self], [_ADAPTIVE, rank], dtype=self.dtype)
     return result
 
 
@@ -53,7 +53,7 @@ def _adaptive_average_backward(grad_output: Tensor, self: Tensor, rank: int) -> 
     _check_not_empty(name, "grad_output", grad_output, range(-rank, 0))
     layout = suggested_memory_format(self) if rank == 2 else torch.contiguous_format
     result = torch.empty(self.shape, dtype=self.dtype, device=self.device, memory_format=layout)
-    launch("pooling.average:avg_pool_backward", [result, grad_output], [rank, _ADAPTIVE], dtype=self.dtype)
+    launch("pooling.average:avg_pool_backward", [result, grad_output], [_ADAPTIVE, rank], dtype=self.dtype)
     return result
 
 
@@ -105,7 +105,7 @@ def fractional_max_pool3d_backward(
                 f"fractional_max_pool3d_backward(): Expected {name} of sizes {expected}, but got {list(tensor.shape)}"
             )
     result = self.new_empty(self.shape)
-    scalars = [3, _FRACTIONAL, len(kernel_size), *kernel_size]
+    scalars = [_FRACTIONAL, 3, len(kernel_size), *kernel_size]
     launch("pooling.maximum:max_pool_backward", [result, grad_output, indices], scalars, dtype=self.dtype)
     return result
 

@@ -1,6 +1,6 @@
 """Pooling over two and three spatial dimensions; torch turns the one-dimensional ops into these.
 
-The kernels' first scalars are the number of spatial dimensions and the kind of windows, of mojo_kernels/pooling.
+The kernels' first scalars are the kind of windows, of mojo_kernels/pooling, and the number of spatial dimensions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _pool(
         name=name,
         kernel=f"pooling.{kernel}",
         tensors=tensors,
-        scalars=(f"={rank}", kind, *scalars),
+        scalars=(kind, f"={rank}", *scalars),
         parameters=(("dtype", dtype),),
         dtypes=dtypes,
         doc=f"{doc} over {rank} dimensions.",

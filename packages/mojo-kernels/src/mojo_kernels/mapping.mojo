@@ -1,0 +1,366 @@
+"""Copies in which each dimension maps its coordinates to the input's: padding, flips, rolls, nearest neighbours."""
+
+from max.gpu import block_dim, block_idx, grid_dim, thread_idx
+from mojo_kernels.abi import Data, KernelCall, Words
+from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
+from mojo_kernels.layout import (
+    MAX_DIMENSIONS,
+    MAX_GPU_DIMENSIONS,
+    ceil_div,
+    parallel_ranges,
+)
+from mojo_kernels.pointwise.function import storage_type, to_storage
+from mojo_kernels.reduction.rows import gpu_context
+from mojo_kernels.resampling.axis import (
+    CONSTANT,
+    IDENTITY,
+    NEAREST,
+    REPLICATE,
+    ROLL,
+    Axis,
+    AxisReader,
+)
+from mojo_kernels.volume import split
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.collections import Array
+from std.memory import unsafe_memcpy
+from std.sys.info import has_accelerator, size_of
+from std.utils.static_tuple import StaticTuple
+
+comptime GRAIN = 65536
+"""Elements that are worth a thread."""
+comptime PAIR = 16
+"""Elements that are doubled at a time."""
+
+
+@fieldwise_init
+struct _Dimension(TrivialRegisterPassable):
+    """A dimension of output and input."""
+
+    var axis: Axis[DType.float32]
+    var output_stride: Int64
+    var input_stride: Int64
+
+
+struct _Mapping(DevicePassable, TrivialRegisterPassable):
+    """The fastest dimensions of a mapped copy, for GPU threads."""
+
+    comptime device_type: AnyType = Self
+
+    # Tuples of numbers: a tuple of structs does not reach the device.
+    var ndim: Int64
+    var numbers: StaticTuple[Int64, 6 * MAX_GPU_DIMENSIONS]
+    """Kind, input's size, output's size, shift, output's stride and input's stride of each dimension, from the fastest to
+    the slowest."""
+    var scales: StaticTuple[Float32, MAX_GPU_DIMENSIONS]
+
+    def __init__(out self, dimensions: List[_Dimension]):
+        """Takes dimensions, given from the slowest to the fastest."""
+        var ndim = len(dimensions)
+        self.ndim = Int64(ndim)
+        self.numbers = StaticTuple[Int64, 6 * MAX_GPU_DIMENSIONS](fill=0)
+        self.scales = StaticTuple[Float32, MAX_GPU_DIMENSIONS](fill=1)
+        for i in range(ndim):
+            var dimension = dimensions[ndim - 1 - i]
+            self.numbers[6 * i] = dimension.axis.kind
+            self.numbers[6 * i + 1] = dimension.axis.inputs
+            self.numbers[6 * i + 2] = dimension.axis.outputs
+            self.numbers[6 * i + 3] = dimension.axis.shift
+            self.numbers[6 * i + 4] = dimension.output_stride
+            self.numbers[6 * i + 5] = dimension.input_stride
+            self.scales[i] = dimension.axis.scale
+
+    @inline(.always)
+    def dimension[i: Int](self) -> _Dimension:
+        """The i-th fastest dimension."""
+        var axis = Axis[DType.float32](
+            Int(self.numbers[6 * i]),
+            Int(self.numbers[6 * i + 1]),
+            Int(self.numbers[6 * i + 2]),
+        )
+        axis.shift = self.numbers[6 * i + 3]
+        axis.scale = self.scales[i]
+        return _Dimension(
+            axis, self.numbers[6 * i + 4], self.numbers[6 * i + 5]
+        )
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "_Mapping"
+
+    def _to_device_type(
+        self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]
+    ):
+        encoder.encode(self, target)
+
+
+def _copy_block[
+    storage: DType
+](
+    output: Data[storage],
+    input: Data[storage],
+    mapping: _Mapping,
+    value: Scalar[storage],
+    count: Int64,
+):
+    """One output per thread and step."""
+    var i = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
+    while i < Int(count):
+        var rest = i
+        var to = 0
+        var from_ = 0
+        var inside = True
+        # Unrolled, with fixed positions: an index that varies would move the tuple to local memory.
+        comptime for d in range(MAX_GPU_DIMENSIONS):
+            if d < Int(mapping.ndim):
+                var dimension = mapping.dimension[d]()
+                var quotient, o = split(rest, Int(dimension.axis.outputs))
+                rest = quotient
+                var source = dimension.axis.source(o)
+                inside = inside and source >= 0
+                to += o * Int(dimension.output_stride)
+                from_ += source * Int(dimension.input_stride)
+        output.unsafe_store(to, input.unsafe_load(from_) if inside else value)
+        i += Int(grid_dim.x) * Int(block_dim.x)
+
+
+def mapped_copy[dtype: DType](call: KernelCall) raises:
+    """Copies elements to where maps along the dimensions say.
+
+    Tensors: output, input, of the same number of dimensions and any strides. Scalars: see `AxisReader`; then, for padding
+    with a constant, the Number.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        call: The call.
+
+    Raises:
+        NotImplementedError: On GPUs, more than 8 dimensions that do not merge.
+    """
+    comptime storage = storage_type[dtype]()
+    var output = call.tensor(0)
+    var input = call.tensor(1)
+    if output.numel == 0:
+        return
+    var axes = AxisReader(call)
+    var value = Scalar[storage](0)
+    if axes.kind == CONSTANT:
+        value = to_storage(call.number[dtype](axes.reader.position))
+    var ndim = Int(output.ndim)
+    # From the slowest dimension of the output to the fastest; those that stay merge.
+    var dimensions = List[_Dimension]()
+    var order = List[Int]()
+    for d in range(ndim):
+        var at = len(order)
+        while (
+            at > 0
+            and output.stride(order[at - 1]) < output.stride(d)
+            and output.size(d) > 1
+        ):
+            at -= 1
+        order.insert(at, d)
+    for d in order:
+        var axis = axes.axis[DType.float32](
+            call, d, ndim, input.size(d), output.size(d)
+        )
+        var next = _Dimension(
+            axis, Int64(output.stride(d)), Int64(input.stride(d))
+        )
+        if axis.outputs == 1 and axis.kind == IDENTITY:
+            continue
+        if len(dimensions) > 0:
+            var last = dimensions[len(dimensions) - 1]
+            if (
+                axis.kind == IDENTITY
+                and last.axis.kind == IDENTITY
+                and last.output_stride == next.output_stride * axis.outputs
+                and last.input_stride == next.input_stride * axis.outputs
+            ):
+                next.axis = Axis[DType.float32](
+                    IDENTITY,
+                    Int(axis.inputs * last.axis.inputs),
+                    Int(axis.outputs * last.axis.outputs),
+                )
+                dimensions[len(dimensions) - 1] = next
+                continue
+        dimensions.append(next)
+    if len(dimensions) == 0:
+        dimensions.append(_Dimension(Axis[DType.float32](IDENTITY, 1, 1), 1, 1))
+    var target = output.pointer[storage]()
+    var source = input.pointer[storage]()
+    comptime if has_accelerator():
+        if len(dimensions) > MAX_GPU_DIMENSIONS:
+            raise Error(
+                "NotImplementedError: a padded, flipped or rolled copy over ",
+                len(dimensions),
+                " dimensions; make the tensor contiguous or merge some",
+            )
+        gpu_context(call).enqueue_function[_copy_block[storage]](
+            target,
+            source,
+            _Mapping(dimensions),
+            value,
+            output.numel,
+            grid_dim=min(
+                ceil_div(Int(output.numel), GPU_BLOCK), GPU_MAX_BLOCKS
+            ),
+            block_dim=GPU_BLOCK,
+        )
+    else:
+        _copy_on_cpu(call, target, source, dimensions, value)
+
+
+def _copy_on_cpu[
+    storage: DType
+](
+    call: KernelCall,
+    target: Data[storage],
+    source: Data[storage],
+    dimensions: List[_Dimension],
+    value: Scalar[storage],
+):
+    """Copies row by row; the coordinates of the slower dimensions count like an odometer.
+    """
+    var outer = len(dimensions) - 1
+    var row = dimensions[outer]
+    var n = Int(row.axis.outputs)
+    var rows = 1
+    for d in range(outer):
+        rows *= Int(dimensions[d].axis.outputs)
+    # Inputs of the row, unless it is one run.
+    var table = List[Int64]()
+    var low = 0
+    var high = n
+    if row.axis.kind != IDENTITY:
+        for o in range(n):
+            var i = row.axis.source(o)
+            table.append(Int64(i * Int(row.input_stride) if i >= 0 else -1))
+        low, high = _run(row, n)
+    var unit = row.output_stride == 1 and row.input_stride == 1
+    var doubled = (
+        unit
+        and row.axis.kind == NEAREST
+        and row.axis.outputs == 2 * row.axis.inputs
+    )
+    var offsets = Words(unsafe_from_address=Int(table.unsafe_ptr()))
+
+    def some_rows(start: Int, end: Int) {imm}:
+        var coordinates = Array[Int, MAX_DIMENSIONS](fill=0)
+        # Where the row lies, up to each dimension; the input's is -1 outside of it.
+        var to = Array[Int, MAX_DIMENSIONS + 1](fill=0)
+        var from_ = Array[Int, MAX_DIMENSIONS + 1](fill=0)
+        var rest = start
+        for d in range(outer - 1, -1, -1):
+            var quotient, coordinate = split(
+                rest, Int(dimensions.unsafe_get(d).axis.outputs)
+            )
+            rest = quotient
+            coordinates.unsafe_get(d) = coordinate
+        var changed = 0
+        var before = -1
+        var before_to = 0
+        for _ in range(start, end):
+            for d in range(changed, outer):
+                var dimension = dimensions.unsafe_get(d)
+                var o = coordinates.unsafe_get(d)
+                var i = dimension.axis.source(o)
+                to.unsafe_get(d + 1) = to.unsafe_get(d) + o * Int(
+                    dimension.output_stride
+                )
+                var base = from_.unsafe_get(d)
+                from_.unsafe_get(d + 1) = (
+                    base + i * Int(dimension.input_stride) if i >= 0
+                    and base >= 0 else -1
+                )
+            var y = target.unsafe_offset(to.unsafe_get(outer))
+            var at = from_.unsafe_get(outer)
+            if at >= 0 and at == before and row.output_stride == 1:
+                # As the row before, which is in the cache.
+                unsafe_memcpy(
+                    dest=y, src=target.unsafe_offset(before_to), count=n
+                )
+            elif at < 0:
+                for o in range(n):
+                    y.unsafe_store(o * Int(row.output_stride), value)
+            elif doubled:
+                _double(y, source.unsafe_offset(at), n // 2)
+            else:
+                var x = source.unsafe_offset(at)
+
+                @inline(.always)
+                def by_table(first: Int, last: Int) {imm}:
+                    for o in range(first, last):
+                        var offset = Int(offsets.unsafe_load(o))
+                        y.unsafe_store(
+                            o * Int(row.output_stride),
+                            x.unsafe_load(offset) if offset >= 0 else value,
+                        )
+
+                if row.axis.kind == ROLL and unit:
+                    unsafe_memcpy(
+                        dest=y, src=x.unsafe_offset(n - low), count=low
+                    )
+                else:
+                    by_table(0, low)
+                if high > low:
+                    var first = low * Int(row.output_stride)
+                    var origin = (low - Int(row.axis.shift)) * Int(
+                        row.input_stride
+                    )
+                    if unit:
+                        unsafe_memcpy(
+                            dest=y.unsafe_offset(first),
+                            src=x.unsafe_offset(origin),
+                            count=high - low,
+                        )
+                    else:
+                        for _ in range(low, high):
+                            y.unsafe_store(first, x.unsafe_load(origin))
+                            first += Int(row.output_stride)
+                            origin += Int(row.input_stride)
+                by_table(high, n)
+            before = at
+            before_to = to.unsafe_get(outer)
+            changed = outer - 1
+            while changed >= 0:
+                coordinates.unsafe_get(changed) += 1
+                if coordinates.unsafe_get(changed) < Int(
+                    dimensions.unsafe_get(changed).axis.outputs
+                ):
+                    break
+                coordinates.unsafe_get(changed) = 0
+                changed -= 1
+            changed = max(changed, 0)
+
+    parallel_ranges(call, rows, GRAIN // max(n, 1), some_rows)
+    _ = table^
+
+
+def _run(row: _Dimension, n: Int) -> Tuple[Int, Int]:
+    """The outputs [low, high) of a row that are neighbours as their inputs are.
+    """
+    var shift = Int(row.axis.shift)
+    if row.axis.kind <= REPLICATE:
+        var low = min(max(shift, 0), n)
+        return (low, max(min(shift + Int(row.axis.inputs), n), low))
+    if row.axis.kind == ROLL:
+        return (shift, n)
+    return (0, 0)
+
+
+@inline(.always)
+def _double[
+    storage: DType
+](target: Data[storage], source: Data[storage], n: Int):
+    """Writes every element twice."""
+    var i = 0
+    while i + PAIR <= n:
+        var values = source.unsafe_load[width=PAIR](i)
+        target.unsafe_store(2 * i, values.interleave(values))
+        i += PAIR
+    while i < n:
+        target.unsafe_store(2 * i, source.unsafe_load(i))
+        target.unsafe_store(2 * i + 1, source.unsafe_load(i))
+        i += 1
