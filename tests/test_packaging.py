@@ -134,23 +134,22 @@ def test_version_is_that_of_the_module(package):
     assert re.findall(r'^__version__ = "(.*)"$', init, re.MULTILINE) == [pyproject(package)["project"]["version"]]
 
 
-@PACKAGES
-@pytest.mark.slow
-def test_installs_alone_and_works(distributions, package, tmp_path):
+def run_installed(tmp_path: Path, folder: Path, requirement: Path, program: str, **variables: str) -> None:
+    """Runs a program in an empty environment with one of the wheels of a folder and what it requires."""
     # The versions that this environment tests, which are in uv's cache: a newer release is not this test's affair.
     installed = (f"{d.name}=={d.version}" for d in metadata.distributions() if d.name not in FOLDERS)
     (tmp_path / "constraints.txt").write_text("\n".join(installed))
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    environment["UV_FIND_LINKS"] = ",".join(filter(None, [str(distributions), os.environ.get("UV_FIND_LINKS")]))
+    environment["UV_FIND_LINKS"] = ",".join(filter(None, [str(folder), os.environ.get("UV_FIND_LINKS")]))
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True, env=environment)
     python = tmp_path / "venv" / "bin" / "python"
     install = [UV, "pip", "install", "--quiet", "--python", python, "--constraints", tmp_path / "constraints.txt"]
-    subprocess.run([*install, wheel(distributions, package)], check=True, env=environment, cwd=tmp_path)
+    subprocess.run([*install, requirement], check=True, env=environment, cwd=tmp_path)
     try:
         run = subprocess.run(
-            [python, "-c", "from pathlib import Path\n" + SMOKE[package]],
+            [python, "-c", "from pathlib import Path\n" + program],
             cwd=tmp_path,
-            env=environment,
+            env=environment | variables,
             capture_output=True,
             text=True,
             check=False,
@@ -158,3 +157,38 @@ def test_installs_alone_and_works(distributions, package, tmp_path):
         assert run.returncode == 0, run.stdout + run.stderr
     finally:
         shutil.rmtree(tmp_path / "venv")  # gigabytes, if only as links into uv's cache
+
+
+@PACKAGES
+@pytest.mark.slow
+def test_installs_alone_and_works(distributions, package, tmp_path):
+    run_installed(tmp_path, distributions, wheel(distributions, package), SMOKE[package])
+
+
+COMPILES_NOTHING = """
+import torch, torch_mojo_backend
+torch_mojo_backend.register_mojo_devices()
+x = torch.tensor([1.0, 2.0, 3.0]).to("mojo")
+assert (x * x).tolist() == [1, 4, 9]
+from mojo_runtime.compilation import builds
+assert builds() == 0
+"""
+
+
+@pytest.mark.slow
+def test_release_wheels_compile_nothing(tmp_path):
+    folder = tmp_path / "wheels"
+    command = [sys.executable, ROOT / "scripts" / "wheels.py", "--output", folder, "--match", "*binary*float32*"]
+    subprocess.run(command, check=True)
+    assert not list(ROOT.glob("packages/*/src/*/prebuilt"))
+    names = {path.name.split("-")[0] for path in folder.glob("*.whl") if not path.name.endswith("-any.whl")}
+    assert names == {"mojo_kernels", "mojo_runtime", "torch_mojo_eager"}
+    # An empty cache, and no C++ compiler to be found.
+    run_installed(
+        tmp_path,
+        folder,
+        wheel(folder, "torch-mojo-backend"),
+        COMPILES_NOTHING,
+        TORCH_MOJO_BACKEND_CACHE_DIR=str(tmp_path / "cache"),
+        CXX="no-compiler",
+    )

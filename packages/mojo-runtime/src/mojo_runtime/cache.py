@@ -15,8 +15,8 @@ from mojo_runtime.compiler import CompileError, CompilerProcesses, build
 from mojo_runtime.config import config
 from mojo_runtime.sources import source_index
 from mojo_runtime.spec import KernelSpec
-from mojo_runtime.store import Entry, KernelLocks, Store, Versions, kernel_digest
-from mojo_runtime.target import Target
+from mojo_runtime.store import Entry, KernelLocks, Report, Store, Versions, kernel_digest
+from mojo_runtime.target import Target, compatible_targets
 from mojo_runtime.toolchain import ToolchainError, find_toolchain
 
 
@@ -53,7 +53,11 @@ class KernelCache:
             self._locks = KernelLocks(self._store.folder / "lock")
         except OSError as error:
             self._leave_cache(error)
-        self._stores = [*(Store(folder, read_only=True) for folder in prebuilt_folders()), self._store]
+        # A package's libraries serve whatever compiler the user has, and run on better CPUs than they were made for.
+        self._prebuilt = [
+            [(Store(folder, read_only=True), Versions(None, str(lesser))) for lesser in compatible_targets(target)]
+            for folder in prebuilt_folders()
+        ]
 
     def refresh(self) -> dict[str, Entry]:
         """Reads what is new on disk.
@@ -63,14 +67,21 @@ class KernelCache:
         """
         with self._lock:
             new: dict[str, Entry] = {}
-            for store in self._stores:
-                report = store.scan(self.versions)
-                new.update((key, entry) for key, entry in report.kernels.items() if self._entries.get(key) != entry)
-                if report.ignored:
-                    more = f" (and {len(report.ignored) - 1} more)" if len(report.ignored) > 1 else ""
-                    self._warn(f"ignored in the kernel cache, to be built again: {report.ignored[0]}{more}")
+            while self._prebuilt:  # they don't change: once
+                for store, versions in self._prebuilt.pop():
+                    report = store.scan(versions)
+                    self._take(report, new)
+                    if report.kernels:
+                        break  # the best that the package has
+            self._take(self._store.scan(self.versions), new)
             self._entries.update(new)
             return new
+
+    def _take(self, report: Report, new: dict[str, Entry]) -> None:
+        new.update((key, entry) for key, entry in report.kernels.items() if self._entries.get(key) != entry)
+        if report.ignored:
+            more = f" (and {len(report.ignored) - 1} more)" if len(report.ignored) > 1 else ""
+            self._warn(f"ignored in the kernel cache, to be built again: {report.ignored[0]}{more}")
 
     def find(self, spec: KernelSpec) -> Entry | None:
         """Returns a kernel that was found or built before and whose sources are unchanged.

@@ -131,6 +131,22 @@ def detect_cpu(architecture: str, flags: set[str]) -> tuple[str, tuple[str, ...]
     return cpu, tuple(extra)
 
 
+def compatible_targets(target: Target) -> list[Target]:
+    """Returns the targets whose libraries run where those of a target run, the best first: itself, then lesser CPUs.
+
+    Args:
+        target: GPUs have no lesser ones.
+    """
+    table = {"x86_64": _X86, "aarch64": _ARM64}.get(target.architecture, [])
+    features = dict(table)
+    if target.accelerator or target.cpu not in features:
+        return [target]
+    linux_names = {llvm: linux for linux, llvm in _X86_EXTRA}
+    has = {*features[target.cpu].split(), *(linux_names.get(name, name) for name in target.features)}
+    lesser = [Target(target.architecture, cpu) for cpu, needed in table if set(needed.split()) <= has]
+    return [target, *(other for other in lesser if other != target)]
+
+
 @functools.cache
 def _host() -> Target:
     machine = platform.machine().lower()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
@@ -18,7 +19,7 @@ from mojo_runtime.config import config
 from mojo_runtime.service import CompileService
 from mojo_runtime.spec import KernelSpec
 from mojo_runtime.store import Store, Versions
-from mojo_runtime.target import Target
+from mojo_runtime.target import Target, compatible_targets
 
 DTYPES = ["float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"]
 
@@ -145,6 +146,26 @@ def test_prebuilt_folders_are_searched_and_not_written(
     assert list(cache.refresh()) == [spec.key]
     cache.build([other], CompilerProcesses())
     assert sorted((tmp_path / "prebuilt").rglob("*")) == before
+
+
+def test_prebuilt_kernels_of_a_lesser_cpu_and_another_compiler_serve(
+    kernel_file: Path, tmp_path: Path, cache_folder: Path, fake_compiler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lesser = compatible_targets(Target.host())[-1]
+    assert lesser != Target.host()
+    (spec, other) = specs(kernel_file, 2)
+    with config.scope(cache_dir=tmp_path / "prebuilt"):
+        cache = KernelCache(lesser, lambda text: None)
+        cache.versions = dataclasses.replace(cache.versions, compiler="another")
+        cache.build([spec], CompilerProcesses())
+    monkeypatch.setattr("mojo_runtime.cache.prebuilt_folders", lambda: [tmp_path / "prebuilt"])
+    cache = open_cache([])
+    assert list(cache.refresh()) == [spec.key]
+    # The user's own library, made for this CPU, goes before.
+    mine = cache.build([spec, other], CompilerProcesses())[spec]
+    cache = open_cache([])
+    cache.refresh()
+    assert cache.find(spec) == mine
 
 
 PROGRAM = """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mojo_runtime.target import Target, detect_cpu
+from mojo_runtime.target import Target, compatible_targets, detect_cpu
 
 AVX2 = "avx avx2 bmi1 bmi2 f16c fma movbe abm"
 SKYLAKE = f"{AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
@@ -63,3 +63,21 @@ def test_names_of_targets() -> None:
     assert Target.parse("cpu:skylake").cpu == "skylake"
     with pytest.raises(ValueError, match="unknown target 'h100'"):
         Target.parse("h100")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Target("x86_64", "znver4"), ["znver4", "icelake-server", "cooperlake", "cascadelake"]),
+        (Target("x86_64", "icelake-server", ("avx512bf16",)), ["icelake-server", "icelake-server", "cooperlake"]),
+        (Target("x86_64", "x86-64-v3"), ["x86-64-v3", "x86-64"]),
+        (Target("aarch64", "neoverse-n1"), ["neoverse-n1", "generic"]),
+        (Target("x86_64", "x86-64-v3", (), "sm_80"), ["x86-64-v3"]),
+        (Target("aarch64", "apple-m1"), ["apple-m1"]),
+    ],
+)
+def test_libraries_of_lesser_cpus_run(target: Target, expected: list[str]) -> None:
+    found = compatible_targets(target)
+    assert found[0] == target
+    assert [other.cpu for other in found][: len(expected)] == expected
+    assert "sapphirerapids" not in [other.cpu for other in found]

@@ -76,11 +76,10 @@ class Shim:
         self._call("torch_mojo_register_autocast", name.encode(), ctypes.c_int32(policy))
 
 
-@functools.lru_cache(maxsize=1)
-def load() -> Shim:
-    """Returns the shim, built against the installed torch if no fitting build exists."""
+def library_path() -> Path:
+    """Returns the shim's library: prebuilt or cached for exactly the installed torch, else built now."""
     root = Path(torch.__file__).parent
-    path = native_build.build_library(
+    return native_build.build_library(
         "torch_mojo_shim",
         [_SOURCES / "shim.cpp"],
         include_directories=[root / "include", native_build.include_directory()],
@@ -91,4 +90,9 @@ def load() -> Shim:
         key_extra=f"torch {torch.__version__} {torch.version.git_version}",
         prebuilt_directories=[Path(__file__).parent / "prebuilt"],
     )
-    return Shim(path)
+
+
+@functools.lru_cache(maxsize=1)
+def load() -> Shim:
+    """Returns the shim, built against the installed torch if no fitting build exists."""
+    return Shim(library_path())
