@@ -8,10 +8,10 @@ from std.sys.intrinsics import masked_store
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.bands import gather_bands
 from mojo_kernels.convolution.geometry import Gather, Position
-from mojo_kernels.convolution.packing import copy_run
+from mojo_kernels.convolution.packing import copy_run, steps_over
 from mojo_kernels.layout import parallel_ranges
 from mojo_kernels.matmul.direct import load_some, multiply_add
-from mojo_kernels.matmul.matrix import ceil_div, first_lanes
+from mojo_kernels.matmul.matrix import first_lanes
 from mojo_kernels.matmul.packed import allocate, release
 from mojo_kernels.matmul.tile import TileFormat
 
@@ -164,10 +164,8 @@ def _sum_channels[
     var channels = gather.groups
     var bias = weights.unsafe_offset(gather.taps() * channels + channel)
     var first = inner.source(x, 0)
-    var low = ceil_div(max(-first, 0), inner.dilation)
-    var high = min(
-        inner.taps, ceil_div(max(inner.size - first, 0), inner.dilation)
-    )
+    var low = steps_over(-first, inner.dilation)
+    var high = min(inner.taps, steps_over(inner.size - first, inner.dilation))
     var sums = Array[SIMD[accumulate, width], targets * VECTORS](
         fill=SIMD[accumulate, width](0)
     )

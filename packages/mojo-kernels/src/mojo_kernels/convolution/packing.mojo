@@ -259,11 +259,9 @@ def find_segments[
                     ):
                         var x = inner.source(position.x, tx)
                         var low = lane
-                        if x < 0:
-                            low += ceil_div(-x, inner.step)
+                        low += steps_over(-x, inner.step)
                         var high = lane + min(
-                            length,
-                            ceil_div(max(inner.size - x, 0), inner.step),
+                            length, steps_over(inner.size - x, inner.step)
                         )
                         if low < high:
                             segments.unsafe_offset(Int(found))[] = Segment(
@@ -409,6 +407,22 @@ def pack_planar[
 
 
 @inline(.always)
+def steps_over(distance: Int, step: Int) -> Int:
+    """How many steps it takes to get past a distance, without a division for the usual step of 1.
+
+    Args:
+        distance: The distance; none needs a step if it is negative.
+        step: The step, positive.
+
+    Returns:
+        The distance divided by the step, rounded up.
+    """
+    if step == 1:
+        return max(distance, 0)
+    return ceil_div(max(distance, 0), step)
+
+
+@inline(.always)
 def copy_run[
     dtype: DType, to: DType
 ](source: Data[dtype], stride: Int, count: Int, target: Data[to]):
@@ -477,6 +491,7 @@ def pack_line[
     position: Position,
     first: Int,
     end: Int,
+    first_row: Position,
     line: Data[packed],
 ):
     """Packs a part of the sources of one target: taps times channels.
@@ -491,6 +506,7 @@ def pack_line[
         position: The target.
         first: Where the part begins.
         end: Where it ends.
+        first_row: The taps along the first and the second axis with which it begins.
         line: The destination.
     """
     var inner = gather.axes[2]
@@ -498,15 +514,16 @@ def pack_line[
     var row_size = inner.taps * channels
     var x = inner.source(position.x, 0)
     # Taps along the last axis that exist.
-    var low = ceil_div(max(-x, 0), inner.dilation)
-    var high = min(inner.taps, ceil_div(max(inner.size - x, 0), inner.dilation))
+    var low = steps_over(-x, inner.dilation)
+    var high = min(inner.taps, steps_over(inner.size - x, inner.dilation))
     high = max(high, low)
     var step = inner.dilation * inner.source_stride
     # Neighbouring taps and their channels lie side by side.
     var merged = step == channels and gather.source_channel == 1
     var image = source.unsafe_offset(position.image * gather.source_image)
-    var row = first // row_size
-    var tz, ty = divmod(row, gather.axes[1].taps)
+    var tz = first_row.z
+    var ty = first_row.y
+    var row = tz * gather.axes[1].taps + ty
     while row * row_size < end:
         var row_first = max(first - row * row_size, 0)
         var row_end = min(end - row * row_size, row_size)

@@ -8,7 +8,7 @@ from std.atomic import Atomic
 from std.sys.info import size_of
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.convolution.geometry import Gather
+from mojo_kernels.convolution.geometry import Gather, Position
 from mojo_kernels.convolution.packing import (
     Counts,
     Panels,
@@ -494,10 +494,18 @@ def _gather_channels_last[
             for first in range(0, depth, slice):
                 var length = min(slice, depth - first)
                 var position = gather.position(pixel)
+                var row_size = gather.axes[2].taps * gather.channels
+                var tz, ty = divmod(first // row_size, gather.axes[1].taps)
                 for i in range(count):
                     var target = a_packed.unsafe_offset(i * line)
                     pack_line(
-                        gather, source, position, first, first + length, target
+                        gather,
+                        source,
+                        position,
+                        first,
+                        first + length,
+                        Position(0, tz, ty, 0),
+                        target,
                     )
                     if pair == 2 and length % 2 == 1:
                         target.unsafe_store(length, 0)

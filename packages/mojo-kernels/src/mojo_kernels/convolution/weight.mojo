@@ -18,14 +18,18 @@ from mojo_kernels.convolution.packing import (
     Segment,
     Segments,
     clear_run,
-    copy_run,
     find_segments,
     segment_limit,
+)
+from mojo_kernels.convolution.weight_packing import (
+    find_offsets,
+    pack_source_line,
+    pack_sources,
+    pack_targets,
 )
 from mojo_kernels.convolution.products import add_panels, aligned, bytes_at
 from mojo_kernels.matmul.matrix import ceil_div
 from mojo_kernels.matmul.packed import PARALLEL_WORK, allocate, release, run
-from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import TileFormat
 
 comptime RESULTS = 240
@@ -156,7 +160,10 @@ def _weight_gradient_on_cpu[
     )
     var workers = min(threads, cut.count)
     var block_sums = cut.line_block * cut.result_block
-    var sums = allocate[accumulate](cut.count * block_sums)
+    # Without parts a worker's sums are written out before its next task.
+    var sums = allocate[accumulate](
+        (cut.count if cut.parts > 1 else workers) * block_sums
+    )
     var limit = segment_limit(gather, cut.chunk)
     var segments_bytes = aligned(
         taps
@@ -178,6 +185,26 @@ def _weight_gradient_on_cpu[
     var worker_bytes = (
         segments_bytes + starts_bytes + targets_bytes + lines_bytes
     )
+    # Where the lines' weights lie behind those of the first channel and tap.
+    var places = allocate[DType.int64](cut.lines)
+    for line in range(cut.lines):
+        var channel: Int
+        var tap: Int
+        if channels_last:
+            tap, channel = divmod(line, gather.channels)
+        else:
+            channel, tap = divmod(line, taps)
+        var row, x = divmod(tap, gather.axes[2].taps)
+        var z, y = divmod(row, gather.axes[1].taps)
+        places.unsafe_store(
+            line,
+            Int64(
+                gather.weight_offset(0, 0, channel)
+                + z * gather.axes[0].weight_stride
+                + y * gather.axes[1].weight_stride
+                + x * gather.axes[2].weight_stride
+            ),
+        )
     var workspace = allocate[DType.uint8](workers * worker_bytes)
     var next = Atomic[Int64](0)
 
@@ -203,7 +230,9 @@ def _weight_gradient_on_cpu[
             var lines = min(cut.line_block, cut.lines - first_line)
             var first_result = result_index * cut.result_block
             var results = min(cut.result_block, gather.results - first_result)
-            var own = sums.unsafe_offset(task * block_sums)
+            var own = sums.unsafe_offset(
+                (task if cut.parts > 1 else worker) * block_sums
+            )
             clear_run(block_sums, own)
             var source = gather.source.unsafe_offset(
                 group * gather.channels * gather.source_channel
@@ -217,9 +246,9 @@ def _weight_gradient_on_cpu[
                 var count = min(cut.chunk, targets - pixel)
                 var groups = ceil_div(count, pair)
                 if channels_last:
-                    _find_offsets(gather, pixel, count, offsets)
+                    find_offsets(gather, pixel, count, offsets)
                     for i in range(0, results, rows):
-                        _pack_targets[dtype, rows](
+                        pack_targets[dtype, rows](
                             gather,
                             out.unsafe_offset(i * gather.out_channel),
                             pixel,
@@ -228,7 +257,7 @@ def _weight_gradient_on_cpu[
                             targets_packed.unsafe_offset(i * (depth_limit + 8)),
                         )
                     for j in range(0, lines, columns):
-                        _pack_sources[dtype](
+                        pack_sources[dtype](
                             gather,
                             source,
                             offsets,
@@ -252,7 +281,7 @@ def _weight_gradient_on_cpu[
                 else:
                     find_segments(gather, pixel, count, segments, starts)
                     for j in range(0, results, columns):
-                        _pack_targets[dtype, columns](
+                        pack_targets[dtype, columns](
                             gather,
                             out.unsafe_offset(j * gather.out_channel),
                             pixel,
@@ -263,7 +292,7 @@ def _weight_gradient_on_cpu[
                     for i in range(0, lines, rows):
                         for k in range(min(rows, lines - i)):
                             var channel, tap = divmod(first_line + i + k, taps)
-                            _pack_source_line(
+                            pack_source_line(
                                 source.unsafe_offset(
                                     channel * gather.source_channel
                                 ),
@@ -287,293 +316,65 @@ def _weight_gradient_on_cpu[
                                 own.unsafe_offset(i * cut.result_block + j),
                                 cut.result_block,
                             )
+            if cut.parts == 1:
+                _store_block(gather, cut, channels_last, task, places, own)
 
     run(call, parallel, work, workers)
     release(workspace)
 
-    # Strides of sums: to the next line, to the next result.
-    var line_stride = 1 if channels_last else cut.result_block
-    var result_stride = cut.line_block if channels_last else 1
-    # Where the lines' weights lie behind those of the first channel and tap.
-    var places = allocate[DType.int64](cut.lines)
-    for line in range(cut.lines):
-        var channel: Int
-        var tap: Int
-        if channels_last:
-            tap, channel = divmod(line, gather.channels)
-        else:
-            channel, tap = divmod(line, taps)
-        var row, x = divmod(tap, gather.axes[2].taps)
-        var z, y = divmod(row, gather.axes[1].taps)
-        places.unsafe_store(
-            line,
-            Int64(
-                gather.weight_offset(0, 0, channel)
-                + z * gather.axes[0].weight_stride
-                + y * gather.axes[1].weight_stride
-                + x * gather.axes[2].weight_stride
-            ),
-        )
+    if cut.parts > 1:
 
-    def store(index: Int) {imm}:
-        var more, line_index = divmod(index, cut.line_blocks)
-        var group, result_index = divmod(more, cut.result_blocks)
-        var first_line = line_index * cut.line_block
-        var first_result = result_index * cut.result_block
-        var own = sums.unsafe_offset(index * cut.parts * block_sums)
-        for part in range(1, cut.parts):
-            var other = own.unsafe_offset(part * block_sums)
-            comptime width = 16
-            for i in range(0, block_sums, width):
-                own.unsafe_store[width=width](
-                    i,
-                    own.unsafe_load[width=width](i)
-                    + other.unsafe_load[width=width](i),
-                )
-        for m in range(min(cut.result_block, gather.results - first_result)):
-            var target = gather.weight.unsafe_offset(
-                gather.weight_offset(group, first_result + m, 0)
-            )
-            for i in range(min(cut.line_block, cut.lines - first_line)):
-                var line = first_line + i
-                # Merged groups are channels-last.
-                if gather.merged > 1 and not gather.has_weight(
-                    first_result + m, line % gather.channels
-                ):
-                    continue
-                target.unsafe_store(
-                    Int(places.unsafe_load(line)),
-                    own.unsafe_load(i * line_stride + m * result_stride).cast[
-                        dtype
-                    ](),
-                )
+        def store(index: Int) {imm}:
+            var own = sums.unsafe_offset(index * cut.parts * block_sums)
+            for part in range(1, cut.parts):
+                var other = own.unsafe_offset(part * block_sums)
+                comptime width = 16
+                for i in range(0, block_sums, width):
+                    own.unsafe_store[width=width](
+                        i,
+                        own.unsafe_load[width=width](i)
+                        + other.unsafe_load[width=width](i),
+                    )
+            _store_block(gather, cut, channels_last, index, places, own)
 
-    run(call, parallel, store, cut.count // cut.parts)
+        run(call, parallel, store, cut.count // cut.parts)
     release(places)
     release(sums)
 
 
 @inline(.never)
-def _pack_targets[
-    dtype: DType, lines: Int
+def _store_block[
+    dtype: DType
 ](
     gather: Gather[dtype],
-    targets: Data[dtype],
-    pixel: Int,
-    count: Int,
-    channels: Int,
-    panel: Data[TileFormat[dtype].PACKED],
+    cut: _Cut,
+    channels_last: Bool,
+    index: Int,
+    places: Data[DType.int64],
+    sums: Data[TileFormat[dtype].ACCUMULATE],
 ):
-    """Packs targets of up to `lines` channels as [target / pair][lines][pair], zeros for missing ones.
+    """Writes the weights of a block; `places` are those of lines behind the first channel's and tap's.
     """
-    comptime Format = TileFormat[dtype]
-    comptime pair = Format.GROUP
-    var first = gather.position(pixel)
-    var inner = gather.axes[2].out_stride
-    var rows_follow = (
-        gather.axes[1].targets == 1
-        or gather.axes[1].out_stride == gather.axes[2].targets * inner
-    ) and (
-        gather.axes[0].targets == 1
-        or gather.axes[0].out_stride
-        == gather.axes[1].targets * gather.axes[2].targets * inner
-    )
-    var images_follow = (
-        gather.images == 1 or gather.out_image == gather.pixels() * inner
-    )
-    var at = pixel % gather.pixels()
-    if rows_follow and (images_follow or at + count <= gather.pixels()):
-        pack_panel[dtype, Format.PACKED, lines, Format.WIDTH, pair](
-            targets.unsafe_offset(gather.out_offset(first)),
-            gather.out_channel,
-            inner,
-            channels,
-            count,
-            panel,
+    var line_stride = 1 if channels_last else cut.result_block
+    var result_stride = cut.line_block if channels_last else 1
+    var more, line_index = divmod(index, cut.line_blocks)
+    var group, result_index = divmod(more, cut.result_blocks)
+    var first_line = line_index * cut.line_block
+    var first_result = result_index * cut.result_block
+    for m in range(min(cut.result_block, gather.results - first_result)):
+        var target = gather.weight.unsafe_offset(
+            gather.weight_offset(group, first_result + m, 0)
         )
-        return
-    if rows_follow:
-        # Image by image, as long as pairs do not straddle them.
-        var image_size = gather.pixels()
-        if pair == 1 or (at % 2 == 0 and image_size % 2 == 0):
-            var done = 0
-            while done < count:
-                var here = min(
-                    image_size - (pixel + done) % image_size, count - done
-                )
-                pack_panel[dtype, Format.PACKED, lines, Format.WIDTH, pair](
-                    targets.unsafe_offset(
-                        gather.out_offset(gather.position(pixel + done))
-                    ),
-                    gather.out_channel,
-                    inner,
-                    channels,
-                    here,
-                    panel.unsafe_offset(done * lines),
-                )
-                done += here
-            return
-    var position = first
-    for k in range(ceil_div(count, pair) * pair):
-        var row = panel.unsafe_offset(k // pair * pair * lines + k % pair)
-        if k >= count:
-            for lane in range(lines):
-                row.unsafe_store(lane * pair, 0)
-            continue
-        var here = targets.unsafe_offset(gather.out_offset(position))
-        for lane in range(channels):
-            row.unsafe_store(
-                lane * pair,
-                here.unsafe_load(lane * gather.out_channel).cast[
-                    Format.PACKED
+        for i in range(min(cut.line_block, cut.lines - first_line)):
+            var line = first_line + i
+            # Merged groups are channels-last.
+            if gather.merged > 1 and not gather.has_weight(
+                first_result + m, line % gather.channels
+            ):
+                continue
+            target.unsafe_store(
+                Int(places.unsafe_load(line)),
+                sums.unsafe_load(i * line_stride + m * result_stride).cast[
+                    dtype
                 ](),
             )
-        for lane in range(channels, lines):
-            row.unsafe_store(lane * pair, 0)
-        position.advance(gather)
-
-
-@inline(.never)
-def _pack_source_line[
-    dtype: DType, packed: DType
-](
-    source: Data[dtype],
-    stride: Int,
-    segments: Segments,
-    start: Int,
-    end: Int,
-    count: Int,
-    line: Data[packed],
-):
-    """Packs the sources of neighbouring targets for one channel and tap, zeros where there is none.
-    """
-    var done = 0
-    for i in range(start, end):
-        var segment = segments.unsafe_offset(i)[]
-        var low = Int(segment.low)
-        clear_run(low - done, line.unsafe_offset(done))
-        done = Int(segment.high)
-        copy_run(
-            source.unsafe_offset(segment.offset + low * stride),
-            stride,
-            done - low,
-            line.unsafe_offset(low),
-        )
-    clear_run(count - done, line.unsafe_offset(done))
-
-
-@inline(.never)
-def _find_offsets[
-    dtype: DType
-](gather: Gather[dtype], pixel: Int, count: Int, offsets: Data[DType.int64],):
-    """Lists where the sources of targets lie, for each tap: [taps][count] elements from the first image's channel; -1 for
-    none.
-    """
-    var position = gather.position(pixel)
-    for i in range(count):
-        var tap = 0
-        var image = position.image * gather.source_image
-        for tz in range(gather.axes[0].taps):
-            var z = gather.axes[0].source(position.z, tz)
-            for ty in range(gather.axes[1].taps):
-                var y = gather.axes[1].source(position.y, ty)
-                var exists = gather.axes[0].contains(z) and gather.axes[
-                    1
-                ].contains(y)
-                var row = (
-                    image
-                    + z * gather.axes[0].source_stride
-                    + y * gather.axes[1].source_stride
-                )
-                for tx in range(gather.axes[2].taps):
-                    var x = gather.axes[2].source(position.x, tx)
-                    offsets.unsafe_store(
-                        tap * count + i,
-                        Int64(
-                            row + x * gather.axes[2].source_stride if exists
-                            and gather.axes[2].contains(x) else -1
-                        ),
-                    )
-                    tap += 1
-        position.advance(gather)
-
-
-@inline(.never)
-def _pack_sources[
-    dtype: DType
-](
-    gather: Gather[dtype],
-    source: Data[dtype],
-    offsets: Data[DType.int64],
-    first: Int,
-    lines: Int,
-    count: Int,
-    panel: Data[TileFormat[dtype].PACKED],
-):
-    """Packs up to `COLUMNS` lines, taps times channels, as [target / pair][lines][pair]; missing lines are undefined.
-    """
-    comptime Format = TileFormat[dtype]
-    comptime columns = Format.COLUMNS
-    comptime pair = Format.GROUP
-    comptime width = Format.WIDTH
-    var done = 0
-    while done < lines:
-        var tap, channel = divmod(first + done, gather.channels)
-        var size = min(gather.channels - channel, lines - done)
-        var list = offsets.unsafe_offset(tap * count)
-        var base = source.unsafe_offset(channel * gather.source_channel)
-        for k in range(count):
-            var row = panel.unsafe_offset(
-                k // pair * pair * columns + done * pair + k % pair
-            )
-            var offset = Int(list.unsafe_load(k))
-            comptime if pair == 1:
-                if offset < 0:
-                    clear_run(size, row)
-                elif gather.source_channel == 1 and size == columns:
-                    comptime for j in range(0, columns, width):
-                        row.unsafe_store[width=width](
-                            j,
-                            base.unsafe_load[width=width](offset + j).cast[
-                                Format.PACKED
-                            ](),
-                        )
-                else:
-                    copy_run(
-                        base.unsafe_offset(offset),
-                        gather.source_channel,
-                        size,
-                        row,
-                    )
-            else:
-                if gather.source_channel == 1 and size == columns:
-                    if k % 2 == 0:
-                        var even = SIMD[Format.PACKED, columns](0)
-                        var odd = SIMD[Format.PACKED, columns](0)
-                        if offset >= 0:
-                            even = base.unsafe_load[width=columns](offset).cast[
-                                Format.PACKED
-                            ]()
-                        if k + 1 < count:
-                            var next = Int(list.unsafe_load(k + 1))
-                            if next >= 0:
-                                odd = base.unsafe_load[width=columns](
-                                    next
-                                ).cast[Format.PACKED]()
-                        row.unsafe_store[width=2 * columns](
-                            0, even.interleave(odd)
-                        )
-                else:
-                    for lane in range(size):
-                        var value = Scalar[Format.PACKED](0)
-                        if offset >= 0:
-                            value = base.unsafe_load(
-                                offset + lane * gather.source_channel
-                            ).cast[Format.PACKED]()
-                        row.unsafe_store(lane * pair, value)
-        done += size
-    comptime if pair == 2:
-        if count % 2 == 1:
-            var row = panel.unsafe_offset(count // 2 * 2 * columns + 1)
-            for lane in range(lines):
-                row.unsafe_store(lane * 2, 0)
