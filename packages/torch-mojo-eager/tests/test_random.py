@@ -137,3 +137,29 @@ def test_generators_and_offsets(device):
 def test_errors(device, body):
     with pytest.raises(RuntimeError, match=r"expects|found"):
         body(torch.empty(3, device=device))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 17, 5000])
+def test_randperm(device, n):
+    torch.manual_seed(0)
+    drawn = [torch.randperm(n, device=device).cpu() for _ in range(2)]
+    for permutation in drawn:
+        assert torch.equal(permutation.sort().values, torch.arange(n))
+    torch.manual_seed(0)
+    again = torch.randperm(n, device=device, dtype=torch.int32)
+    assert again.dtype == torch.int32
+    assert torch.equal(again.cpu().long(), drawn[0])
+    if n > 2:
+        assert not torch.equal(*drawn)
+
+
+def test_randperm_shuffles_equal_keys(device):
+    """Every key equal: the thread at place 0 shuffles all with CUDA's generator."""
+    from torch_mojo_eager.ops.sampling import _philox, _shuffle_equals
+
+    draws = _philox(0, 0, 0)
+    assert [next(draws) for _ in range(4)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    keys, order = torch.tensor([3, 3, 3, 5, 7, 7], device=device), torch.arange(6, device=device)
+    seen = {tuple(_shuffle_equals(keys, order, seed, 0).tolist()) for seed in range(60)}
+    assert len(seen) == 12  # 3! times 2!
+    assert all(set(p[:3]) == {0, 1, 2} and p[3] == 3 for p in seen)

@@ -105,6 +105,12 @@ def _interpolated(name: str, make: Maker) -> Iterator[dict[str, Any]]:
         yield {name: value for name, value in sample.items() if name in arguments}
 
 
+def _scanned(make: Maker) -> Iterator[dict[str, Any]]:
+    """Of integers the database has samples for some dtypes only."""
+    for dim in (0, 1):
+        yield {"self": make(5, 7), "dim": dim}
+
+
 Samples = Callable[[Maker], Iterator[dict[str, Any]]]
 MADE: dict[str, Samples] = {
     "mm": _products,
@@ -115,6 +121,8 @@ MADE: dict[str, Samples] = {
     "mean.dim": _means,
     **dict.fromkeys(("reflection_pad1d", "replication_pad1d"), _padded),
     **dict.fromkeys(("reflection_pad1d_backward", "replication_pad1d_backward"), _padded_backward),
+    "cumsum": _scanned,
+    "cumprod": _scanned,
     "max_pool2d_with_indices": _windows,
     "max_pool3d_with_indices": _windows_3d,
     "avg_pool2d": _windows,

@@ -27,6 +27,7 @@ struct _Bags[dtype: DType, index: DType](ElementAction):
     comptime compute = compute_type[Self.dtype]()
 
     var output: Data[Self.dtype]
+    var bag_of: Data[Self.index]
     var bag_size: Data[Self.index]
     var maxima: Data[Self.index]
     var table: Data[Self.dtype]
@@ -70,6 +71,8 @@ struct _Bags[dtype: DType, index: DType](ElementAction):
         var count = 0
         for lookup in range(covered[0], covered[1]):
             var row = Int(self.indices.unsafe_load(lookup))
+            if column == 0:
+                self.bag_of.unsafe_store(lookup, Scalar[Self.index](bag))
             if row == Int(self.padding) or not self.bounds.contains(row):
                 continue
             var value = self.table.unsafe_load(
@@ -102,45 +105,59 @@ struct _Bags[dtype: DType, index: DType](ElementAction):
         if Int(self.mode) == MAX:
             self.maxima.unsafe_store(place, Scalar[Self.index](best))
 
-    def run(self, bag: Int):
-        """Handles a bag on a CPU, whose rows lie along contiguous columns where sums are asked for.
-        """
+    def run(self, bag: Int, sums: Data[compute_type[Self.dtype]()]):
+        """Handles a bag on a CPU, with room for the sums of all columns."""
         comptime compute = Self.compute
         if Int(self.mode) == MAX or self.column_stride != 1:
             for column in range(Int(self.columns)):
                 self.apply(StaticTuple[Int, 2](bag, column))
             return
+        var columns = Int(self.columns)
+
+        def clear[w: Int](column: Int) {imm}:
+            sums.unsafe_store(column, SIMD[compute, w](0))
+
+        row_each[0, compute](columns, clear)
         var covered = self.range_of(bag)
         var count = 0
         for lookup in range(covered[0], covered[1]):
             var row = Int(self.indices.unsafe_load(lookup))
-            if row != Int(self.padding) and self.bounds.contains(row):
-                count += 1
+            self.bag_of.unsafe_store(lookup, Scalar[Self.index](bag))
+            if row == Int(self.padding) or not self.bounds.contains(row):
+                continue
+            count += 1
+            var weight = self.weight(lookup)
+            var source = self.table.unsafe_offset(row * Int(self.row_stride))
+
+            def add[w: Int](column: Int) {imm}:
+                sums.unsafe_store(
+                    column,
+                    sums.unsafe_load[width=w](column)
+                    + source.unsafe_load[width=w](column).cast[compute]()
+                    * weight,
+                )
+
+            row_each[0, compute](columns, add)
         self.bag_size.unsafe_store(bag, Scalar[Self.index](count))
         var scale = Scalar[compute](1)
         if Int(self.mode) == MEAN and count > 0:
             scale = 1 / Scalar[compute](Int64(count))
-        var target = self.output.unsafe_offset(bag * Int(self.columns))
+        var target = self.output.unsafe_offset(bag * columns)
 
-        def add[w: Int](column: Int) {imm}:
-            var sum = SIMD[compute, w](0)
-            for lookup in range(covered[0], covered[1]):
-                var row = Int(self.indices.unsafe_load(lookup))
-                if row == Int(self.padding) or not self.bounds.contains(row):
-                    continue
-                sum += self.table.unsafe_load[width=w](
-                    row * Int(self.row_stride) + column
-                ).cast[compute]() * self.weight(lookup)
-            target.unsafe_store(column, (sum * scale).cast[Self.dtype]())
+        def finish[w: Int](column: Int) {imm}:
+            target.unsafe_store(
+                column,
+                (sums.unsafe_load[width=w](column) * scale).cast[Self.dtype](),
+            )
 
-        row_each[0, compute](Int(self.columns), add)
+        row_each[0, compute](columns, finish)
 
 
 def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
     """Combines the rows of a table that each bag looks up.
 
-    Tensors: output [bags, columns]; the number of lookups of each bag that count [bags]; the row of the maximum
-    [bags, columns], -1 where there is none, absent for sums and means; the table [rows, columns] of any strides; the indices
+    Tensors: output [bags, columns]; the bag of each lookup [lookups]; the number of lookups of each bag that count [bags]; the
+    row of the maximum [bags, columns], -1 where there is none, absent for sums and means; the table [rows, columns] of any strides; the indices
     [lookups]; where each bag starts among them [bags], or one more; weights of the lookups [lookups], optional; all but the
     table contiguous. Scalars: the number of bags, whether the starts have a last one, the mode (0 sum, 1 mean, 2 max), the
     index that does not count, or -1.
@@ -154,23 +171,25 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
 
     Raises:
         IndexError: An index is out of range, on CPUs.
+        RuntimeError: The first bag does not start at 0 or one starts behind the lookups, on CPUs.
     """
-    var table = call.tensor(3)
+    var table = call.tensor(4)
     var report = BoundsReport()
     var bags = call.int_scalar(0)
     var columns = table.size(1)
-    var lookups = Int(call.tensor(4).numel)
+    var lookups = Int(call.tensor(5).numel)
     var action = _Bags[dtype, index](
         call.tensor(0).pointer[dtype](),
         call.tensor(1).pointer[index](),
         call.tensor(2).pointer[index](),
+        call.tensor(3).pointer[index](),
         table.pointer[dtype](),
         Int64(table.stride(0)),
         Int64(table.stride(1)),
-        call.tensor(4).pointer[index](),
         call.tensor(5).pointer[index](),
-        call.tensor(6).pointer[dtype](),
-        Int32(not call.tensor(6).is_absent()),
+        call.tensor(6).pointer[index](),
+        call.tensor(7).pointer[dtype](),
+        Int32(not call.tensor(7).is_absent()),
         Int64(columns),
         Int64(bags),
         Int64(lookups),
@@ -185,10 +204,34 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
         space.append(columns, StaticTuple[Int, 2](0, 1))
         each_element(call, action, space)
     else:
+        var starts = call.tensor(6).pointer[index]()
+        var last = Int(call.tensor(6).numel) - 1
+        if Int(starts.unsafe_load(0)) != 0:
+            raise Error(
+                (
+                    "offsets[0] has to be 0, i.e., the first sequence in the"
+                    " mini-batch has to start from position 0. However, got "
+                ),
+                starts.unsafe_load(0),
+            )
+        if Int(starts.unsafe_load(last)) > lookups:
+            raise Error(
+                "offsets[-1] can not be greater than input's length ",
+                lookups,
+                " but got offsets[-1] of ",
+                starts.unsafe_load(last),
+            )
 
         def some_bags(start: Int, end: Int) {imm}:
+            var memory = List[Scalar[compute_type[dtype]()]](
+                length=columns, fill=0
+            )
+            var sums = Data[compute_type[dtype]()](
+                unsafe_from_address=Int(memory.unsafe_ptr())
+            )
             for bag in range(start, end):
-                action.run(bag)
+                action.run(bag, sums)
+            _ = memory^
 
         parallel_ranges(
             call,

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from torch_mojo_eager.ops.indexing import embedding_dense_backward
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.sorting import searchsorted
 from torch_mojo_eager.ops.table import FLOATING
 
 _INDEX = ("int64", "int32")
@@ -30,12 +29,6 @@ def embedding_renorm_(self: Tensor, indices: Tensor, max_norm: float, norm_type:
     norms = torch.linalg.vector_norm(rows, norm_type, [1], True)
     factors = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0).to(self.dtype)
     return self.index_copy_(0, chosen.to(torch.int64), rows * factors)
-
-
-def _bags_of(indices: Tensor, offsets: Tensor) -> Tensor:
-    """The bag of each lookup."""
-    places = torch.arange(indices.numel(), dtype=offsets.dtype, device=indices.device)
-    return searchsorted(offsets, places, out_int32=offsets.dtype == torch.int32, right=True) - 1
 
 
 def _check(weight: Tensor, indices: Tensor, offsets: Tensor, mode: int, per_sample_weights: Tensor | None) -> None:
@@ -75,24 +68,13 @@ def _embedding_bag(
 ) -> Bags:
     _check(weight, indices, offsets, mode, per_sample_weights)
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    indices, offsets = indices.to(dtype).contiguous(), offsets.to(dtype).contiguous()
+    indices, offsets = indices.to(dtype).reshape(-1).contiguous(), offsets.to(dtype).contiguous()
     if include_last_offset and offsets.numel() < 1:
         raise RuntimeError("include_last_offset: number of offset should be at least 1")
-    if offsets.numel() and weight.device.type != "meta":
-        # As torch does on CPUs: these are read on the host, which waits.
-        if int(offsets[0].item()) != 0:
-            raise RuntimeError(
-                "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
-                f"However, got {int(offsets[0].item())}"
-            )
-        if int(offsets[-1].item()) > indices.shape[0]:
-            raise RuntimeError(
-                f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got offsets[-1] of "
-                f"{int(offsets[-1].item())}"
-            )
     bags = offsets.numel() - int(include_last_offset)
     columns = weight.shape[1]
     output = weight.new_empty((bags, columns))
+    bag_of = torch.empty_like(indices)
     bag_size = offsets.new_empty(bags)
     maxima = offsets.new_empty((bags, columns) if mode == _MAX else 0)
     if bags:
@@ -100,10 +82,11 @@ def _embedding_bag(
             "embedding_bag:embedding_bag",
             [
                 output,
+                bag_of,
                 bag_size,
                 maxima if mode == _MAX else None,
                 weight,
-                indices.reshape(-1),
+                indices,
                 offsets,
                 None if per_sample_weights is None else per_sample_weights.reshape(-1).contiguous(),
             ],
@@ -111,8 +94,7 @@ def _embedding_bag(
             dtype=weight.dtype,
             index=dtype,
         )
-    starts = offsets[:-1] if include_last_offset else offsets
-    return output, _bags_of(indices, starts.contiguous()), bag_size, maxima
+    return output, bag_of, bag_size, maxima
 
 
 @op("aten::_embedding_bag")
