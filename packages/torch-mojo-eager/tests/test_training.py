@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 
 import pytest
 import torch
@@ -63,6 +64,62 @@ def test_steps_match_cpu(device, name):
         torch.testing.assert_close(loss.cpu(), expected, rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(model.parameters(), host_model.parameters(), strict=True):
         torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
+
+
+OPTIMIZER_CLASSES = {
+    name: value
+    for name, value in vars(torch.optim).items()
+    if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name not in ("Optimizer", "SparseAdam")
+}
+IMPLEMENTATIONS = {"default": {}, "foreach": {"foreach": True}, "loop": {"foreach": False}, "fused": {"fused": True}}
+
+
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "capturable"])
+@pytest.mark.parametrize("name", OPTIMIZER_CLASSES)
+def test_every_optimizer(device, name, implementation):
+    kind = OPTIMIZER_CLASSES[name]
+    options = IMPLEMENTATIONS.get(implementation, {})
+    if not set(options) <= set(inspect.signature(kind).parameters):
+        pytest.skip(f"{name} has no such implementation")
+    if implementation == "capturable":  # on accelerators only: it keeps its steps there
+        if "capturable" not in inspect.signature(kind).parameters:
+            pytest.skip(f"{name} has no such implementation")
+        options = {"capturable": True}
+    torch.manual_seed(0)
+    host_model = nn.Sequential(nn.Linear(5, 7, bias=name != "Muon"), nn.Tanh(), nn.Linear(7, 3, bias=name != "Muon"))
+    models = host_model, copy.deepcopy(host_model).to(device)
+    host_options = {key: value for key, value in options.items() if key != "capturable"}
+    optimizers = [
+        kind(model.parameters(), lr=1e-2, **chosen)
+        for model, chosen in zip(models, (host_options, options), strict=True)
+    ]
+    x = torch.randn(4, 5)
+    for _ in range(3):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            place = next(model.parameters()).device
+
+            def closure(model=model, optimizer=optimizer, place=place):
+                optimizer.zero_grad()
+                loss = model(x.to(place)).square().sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    for theirs, ours in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_foreach_over_lists_that_differ(device):
+    tensors = [torch.randn(3, 4), torch.randn(5), torch.arange(4)]
+    others = [torch.randn(4), torch.randn(5, dtype=torch.float64), torch.tensor(2)]
+    there = [[x.to(device) for x in part] for part in (tensors, others)]
+    for function in (torch._foreach_add, torch._foreach_mul, torch._foreach_div, torch._foreach_maximum):
+        for ours, theirs in zip(function(*there), function(tensors, others), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs)
+    torch._foreach_add_(there[0][:1], there[1][:1])
+    torch.testing.assert_close(there[0][0].cpu(), tensors[0] + others[0])
+    with pytest.raises(RuntimeError, match="same number of tensors"):
+        torch._foreach_add(there[0], there[1][:2])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -7,7 +7,7 @@ dbias = that of dy.
 
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, sqrt
 from mojo_kernels.normalization.channel_map import (
     Coefficients,
     each_number,
@@ -19,7 +19,6 @@ from mojo_kernels.normalization.channels import (
     statistics,
 )
 from mojo_kernels.reduction.rows import gpu_context
-from std.math import sqrt
 from std.sys.info import has_accelerator
 from std.utils.static_tuple import StaticTuple
 

@@ -9,7 +9,7 @@ from max.gpu import block_idx, thread_idx
 from max.gpu.sync import barrier
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, sqrt
 from mojo_kernels.reduction.rows import (
     ROW_BLOCK,
     RowView,
@@ -17,7 +17,6 @@ from mojo_kernels.reduction.rows import (
     row_each,
     row_sum,
 )
-from std.math import sqrt
 from std.memory import AddressSpace, stack_allocation
 from std.sys.info import has_accelerator, is_gpu
 

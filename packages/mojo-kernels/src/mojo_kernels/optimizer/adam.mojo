@@ -5,7 +5,7 @@ regularization" (2019); amsgrad: Reddi et al., "On the convergence of Adam and b
 """
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, expm1, log
+from mojo_kernels.math import compute_type, expm1, log, sqrt
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -14,7 +14,6 @@ from mojo_kernels.optimizer.lists import (
     TensorLists,
     update_lists,
 )
-from std.math import sqrt
 from std.utils.static_tuple import StaticTuple
 
 

@@ -1,7 +1,7 @@
 """The `_foreach` family: elementwise functions of corresponding tensors of lists, and norms."""
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, exp, pow
+from mojo_kernels.math import compute_type, exp, pow, sqrt
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -11,7 +11,6 @@ from mojo_kernels.optimizer.lists import (
     update_lists,
 )
 from mojo_kernels.reduction.reduce import reduce_tensor
-from std.math import sqrt
 from std.utils.numerics import isnan
 from std.utils.static_tuple import StaticTuple
 

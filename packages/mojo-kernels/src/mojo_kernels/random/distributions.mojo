@@ -1,11 +1,11 @@
 """The distributions. Every kernel takes one contiguous output and the scalars seed, offset, max_blocks, then its own."""
 
 from mojo_kernels.abi import KernelCall
-from mojo_kernels.math import PI, compute_type, exp, log
+from mojo_kernels.math import PI, compute_type, exp, log, sqrt
 from mojo_kernels.random.distribution import Distribution, fill
 from mojo_kernels.random.philox import Block, uniform_float32, uniform_float64
 from mojo_kernels.trigonometry import cos, sin, tan
-from std.math import ceil, sqrt
+from std.math import ceil
 
 
 @inline(.always)

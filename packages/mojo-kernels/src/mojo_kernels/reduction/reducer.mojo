@@ -13,8 +13,7 @@
 | var_mean, std_mean | the same and the mean | mean, squares, count |
 """
 
-from mojo_kernels.math import pow
-from std.math import sqrt
+from mojo_kernels.math import pow, sqrt
 from std.utils.numerics import inf, isnan, nan
 
 comptime Storage[dtype: DType] = DType.uint8 if dtype == DType.bool else dtype

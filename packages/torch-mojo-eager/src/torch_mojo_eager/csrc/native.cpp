@@ -113,13 +113,14 @@ void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::T
 }
 
 struct OutKernel final : c10::OperatorKernel {
-  explicit OutKernel(std::shared_ptr<NativeRow> shared) : row(std::move(shared)) {}
+  OutKernel(std::shared_ptr<NativeRow> shared, bool one_by_one) : row(std::move(shared)), has_default(one_by_one) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto& schema = op.schema();
     const size_t count = schema.arguments().size();
     const size_t base = stack->size() - count;
     c10::IValue* arguments = stack->data() + base;
+    if (has_default && !uniform(arguments)) return op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
     if (!TrustOutputs::take() && row->functional) check_outputs(schema, arguments);
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
@@ -133,6 +134,25 @@ struct OutKernel final : c10::OperatorKernel {
       for (const int output : row->outputs) results.push_back(std::move(arguments[output]));
     stack->resize(base);
     for (auto& result : results) stack->push_back(std::move(result));
+  }
+
+  // Whether one launch can take the lists: corresponding tensors have the same sizes, all have one dtype and device.
+  bool uniform(const c10::IValue* arguments) const {
+    std::vector<at::Tensor> first;
+    for (const auto& source : row->tensors) {
+      if (!arguments[source.argument].isTensorList()) continue;
+      const auto list = arguments[source.argument].toTensorVector();
+      if (first.empty()) {
+        first = list;
+        if (first.empty() || !row->kernel.supports(first[0].scalar_type(), 0)) return false;
+      }
+      if (list.size() != first.size()) return false;
+      for (size_t i = 0; i < list.size(); i++)
+        if (list[i].sizes() != first[i].sizes() || list[i].scalar_type() != first[0].scalar_type() ||
+            list[i].device() != first[0].device())
+          return false;
+    }
+    return true;
   }
 
   void check_outputs(const c10::FunctionSchema& schema, const c10::IValue* arguments) const {
@@ -153,6 +173,7 @@ struct OutKernel final : c10::OperatorKernel {
   }
 
   std::shared_ptr<NativeRow> row;
+  bool has_default;  // of ops on lists, torch's own kernel, which calls an op for each tensor
 };
 
 // The functional form of a structured op, for schemas that hot ops have, without boxing the arguments.
@@ -280,6 +301,8 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
         register_kernel(form, key, boxed(std::make_unique<InferredForm>(row, op)));
       }
     }
-    register_kernel(name, key, boxed(std::make_unique<OutKernel>(row)));
+    const bool on_lists = !row->outputs.empty() && schema.arguments()[row->outputs[0]].type()->str() == "Tensor[]";
+    const bool has_default = on_lists && op.hasComputedKernelForDispatchKey(kDefaultKernels);
+    register_kernel(name, key, boxed(std::make_unique<OutKernel>(row, has_default)));
   });
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,19 +14,38 @@ from torch_mojo_eager.ops.tables.optimizer import FOREACH, FOREACH_OPS, Foreach
 Tensors = Sequence[torch.Tensor]
 
 
+def _uniform(lists: Sequence[Tensors]) -> bool:
+    """Whether one launch can take the lists: one floating dtype, and corresponding tensors have the same sizes."""
+    first = lists[0]
+    return (
+        len(first) > 0
+        and first[0].dtype.is_floating_point
+        and all(len(tensors) == len(first) for tensors in lists)
+        and all(tensor.dtype == first[0].dtype for tensors in lists for tensor in tensors)
+        and all(x.shape == y.shape for tensors in lists[1:] for x, y in zip(first, tensors, strict=True))
+    )
+
+
+def _default(name: str) -> Callable[..., list[torch.Tensor]]:
+    """torch's own kernel of an op, which calls another op for each tensor."""
+    packet, _, overload = f"_foreach_{name}".partition(".")
+    function = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    # A backend that nobody registers for gets the default.
+    return functools.partial(function.redispatch, torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse2))
+
+
 def _functional(spec: Foreach) -> Callable[..., list[torch.Tensor]]:
     """The functional form of an op: the in-place kernel with outputs of its own."""
+
+    tensor_by_tensor = _default(spec.name)
 
     def foreach(self: Tensors, *positional: Any, **named: Any) -> list[torch.Tensor]:
         arguments = dict(zip([*spec.lists[1:], *([spec.argument] if spec.argument else [])], positional, strict=False))
         arguments.update(named)
         lists = [self, *(arguments[name] for name in spec.lists[1:])]
+        if not _uniform(lists):
+            return tensor_by_tensor(self, *positional, **named)
         dtype = self[0].dtype
-        if not dtype.is_floating_point or any(tensor.dtype != dtype for tensors in lists for tensor in tensors):
-            raise NotImplementedError(
-                f"aten::_foreach_{spec.name} of tensors that are not all of one floating dtype; pass foreach=False or "
-                "call the op tensor by tensor"
-            )
         results = [torch.empty_like(tensor) for tensor in self]
         count = len(results)
         value = arguments.get(spec.argument, 1)
@@ -61,9 +81,9 @@ for _spec in FOREACH_OPS:
 @op("aten::_foreach_norm.Scalar")
 def foreach_norm(self: Tensors, ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """The vector norm of each tensor."""
+    if not _uniform([self]):
+        return _default("norm.Scalar")(self, ord, dtype)
     source = self[0].dtype
-    if any(tensor.dtype != source for tensor in self):
-        raise NotImplementedError("aten::_foreach_norm of tensors of different dtypes; call norm tensor by tensor")
     result = self[0].new_empty(len(self), dtype=dtype or source)
     norms = list(result.unbind())
     launch(

@@ -95,17 +95,23 @@ def _in_place(spec: Foreach) -> Native:
 
 ADAM_LISTS = ("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps")
 ADAM_SCALARS = ("beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize")
+ADAGRAD_LISTS = ("self", "grads", "state_sums", "state_steps")
+ADAGRAD_SCALARS = ("lr_decay", "weight_decay", "eps", "maximize")
 SGD_LISTS = ("self", "grads", "momentum_buffer_list")
 SGD_SCALARS = ("weight_decay", "momentum", "dampening", "nesterov", "maximize", "is_first_step")
 COMPANIONS = ("grad_scale", "found_inf")
 
 
 def _fused(
-    name: str, lists: tuple[str, ...], optional: str, scalars: tuple[str, ...], parameters: tuple[tuple[str, str], ...]
+    name: str,
+    kernel: str,
+    lists: tuple[str, ...],
+    optional: str,
+    scalars: tuple[str, ...],
+    parameters: tuple[tuple[str, str], ...],
 ) -> tuple[Native, Native]:
-    """The two overloads of a fused step: the learning rate as a number and as a tensor."""
-    kernel = "optimizer.sgd:sgd" if name == "_fused_sgd_" else "optimizer.adam:adam"
-    lengths = ("len(self)", f"len({optional})")
+    """The two overloads of a fused step: the learning rate as a number and as a tensor; `optional` is a list or ""."""
+    lengths = ("len(self)", f"len({optional})") if optional else ("len(self)",)
     return (
         Native(
             name=name,
@@ -133,10 +139,16 @@ ROWS: tuple[Row, ...] = (
         row
         for op in ("adam", "adamw")
         for row in _fused(
-            f"_fused_{op}_", ADAM_LISTS, "max_exp_avg_sqs", ADAM_SCALARS, (("dtype", "self"), ("op", f"={op}"))
+            f"_fused_{op}_",
+            "optimizer.adam:adam",
+            ADAM_LISTS,
+            "max_exp_avg_sqs",
+            ADAM_SCALARS,
+            (("dtype", "self"), ("op", f"={op}")),
         )
     ),
-    *_fused("_fused_sgd_", SGD_LISTS, "momentum_buffer_list", SGD_SCALARS, (("dtype", "self"),)),
+    *_fused("_fused_adagrad_", "optimizer.adagrad:adagrad", ADAGRAD_LISTS, "", ADAGRAD_SCALARS, (("dtype", "self"),)),
+    *_fused("_fused_sgd_", "optimizer.sgd:sgd", SGD_LISTS, "momentum_buffer_list", SGD_SCALARS, (("dtype", "self"),)),
     *(_in_place(spec) for spec in FOREACH_OPS),
     Native(
         name="_amp_foreach_non_finite_check_and_unscale_",
