@@ -11,7 +11,11 @@ from max.gpu.sync import barrier
 
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.geometry import Gather
-from mojo_kernels.convolution.gpu import (
+from mojo_kernels.convolution.gpu_direct import (
+    is_direct_on_gpu,
+    weight_gradient_directly_on_gpu,
+)
+from mojo_kernels.convolution.gpu_problem import (
     INDEX_LIMIT,
     GpuGather,
     check_indices,
@@ -215,6 +219,9 @@ def weight_gradient_on_gpu[
             " 2^31 positions; split the batch"
         )
     check_indices(gather)
+    if is_direct_on_gpu(gather):
+        weight_gradient_directly_on_gpu(call, gather)
+        return
     var context = gpu_context(call)
     var problem = GpuGather(gather)
     var lines = gather.depth()
