@@ -158,6 +158,7 @@ def _fused(name: str, make: Maker) -> Iterator[dict[str, Any]]:
     schema = overload(name)._schema
     names = {a.name for a in schema.arguments}
     numbers = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8, "momentum": 0.9, "dampening": 0.1}
+    numbers["lr_decay"] = 0.1
     for switch, scaled in itertools.product((False, True), (False, True)):
         arguments: dict[str, Any] = {a.name: numbers.get(a.name) for a in schema.arguments}
         arguments |= {a.name: switch for a in schema.arguments if str(a.type) == "bool"}
