@@ -135,3 +135,26 @@ def test_accumulation_does_not_change_from_run_to_run(device):
     sums = [torch.zeros(50, device=device).index_put_((at,), x, accumulate=True).cpu() for _ in range(3)]
     assert torch.equal(sums[0], sums[1])
     assert torch.equal(sums[0], sums[2])
+
+
+OUT_FORMS: dict[str, Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]] = {
+    "take": lambda x, out: torch.take(x, torch.tensor([1, 5], device=x.device), out=out[0]),
+    "masked_select": lambda x, out: torch.masked_select(x, x > 0, out=out[0]),
+    "var": lambda x, out: torch.var(x, 1, out=out[0]),
+    "kthvalue": lambda x, out: torch.kthvalue(x, 2, 1, out=(out[0], out[1].long())),
+}
+
+
+@pytest.mark.parametrize("name", OUT_FORMS)
+def test_out_forms_resize_and_refuse(device, name):
+    results = []
+    for where in (device, "cpu"):
+        out = [torch.empty(0, device=where) for _ in range(2)]
+        result = OUT_FORMS[name](X[0].to(where), out)
+        first = result[0] if isinstance(result, tuple) else result
+        assert first is out[0]
+        results.append(first.cpu())
+        if name == "take":
+            with pytest.raises(RuntimeError, match="single memory location"):
+                OUT_FORMS[name](X[0].to(where), [torch.zeros(1, device=where).expand(2)])
+    torch.testing.assert_close(*results)

@@ -80,6 +80,38 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   return out;
 }
 
+// ---- embedding -----------------------------------------------------------------------------------------------------
+
+KernelFamily& table_gradient_family() {
+  static KernelFamily family(
+      "mojo_kernels.embedding:embedding_backward[dtype={0},index={1}]",
+      {mask_of({at::kHalf, at::kFloat, at::kDouble, at::kBFloat16}), mask_of({at::kLong, at::kInt})});
+  return family;
+}
+
+// The gradient [rows, columns] of an embedding table.
+at::Tensor embedding_dense_backward(const at::Tensor& grad_output, const at::Tensor& indices, c10::SymInt sym_rows,
+                                    c10::SymInt sym_padding, bool scales_by_frequency) {
+  const int64_t rows = sym_rows.guard_int(__FILE__, __LINE__), padding = sym_padding.guard_int(__FILE__, __LINE__);
+  const std::array<at::ScalarType, 2> dtypes{grad_output.scalar_type(), indices.scalar_type()};
+  KernelFamily& family = table_gradient_family();
+  if (!family.supports(dtypes[0], 0) || !family.supports(dtypes[1], 1))
+    throw_dtype_not_implemented("embedding_dense_backward", dtypes.data(), 2);
+  const auto device = grad_output.device().index();
+  check_same_device(indices, device, "embedding_dense_backward");
+  const int64_t columns = grad_output.size(-1);
+  at::Tensor result = empty({rows, columns}, dtypes[0], device);
+  const at::Tensor gradient = grad_output.reshape({indices.numel(), columns}).contiguous();
+  const at::Tensor lookups = indices.reshape({indices.numel()}).contiguous();
+  CallBuilder call;
+  for (const at::Tensor& tensor : {result, gradient, lookups}) call.add(tensor);
+  call.word(padding);
+  call.word(scales_by_frequency);
+  CurrentDevice guard(device);
+  call.launch(family.slot(dtypes.data(), 2), device, "embedding_dense_backward");
+  return result;
+}
+
 // ---- index and index_put_ ------------------------------------------------------------------------------------------
 
 enum Action { kGet, kSet, kAdd };
@@ -240,6 +272,8 @@ void register_indexing() {
   const auto key = c10::DispatchKey::PrivateUse1;
   register_kernel("index_select", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index_select)));
   register_kernel("index_select.out", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index_select_out)));
+  register_kernel("embedding_dense_backward", key,
+                  c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(embedding_dense_backward)));
   register_kernel("index.Tensor", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index)));
   register_kernel("_index_put_impl_", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index_put)));
 }

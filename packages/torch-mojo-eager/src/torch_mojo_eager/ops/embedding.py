@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_mojo_eager.ops.indexing import embedding_dense_backward
 from torch_mojo_eager.ops.registry import launch, op
 from torch_mojo_eager.ops.table import FLOATING
 
 _INDEX = ("int64", "int32")
 KERNELS = (
+    ("embedding:embedding_backward[dtype={0},index={1}]", (FLOATING, _INDEX)),
     ("embedding_bag:embedding_bag[dtype={0},index={1}]", (FLOATING, _INDEX)),
     ("embedding_bag:weights_backward[dtype={0},index={1}]", (FLOATING, _INDEX)),
 )
@@ -155,7 +155,10 @@ def embedding_bag_dense_backward(
     if per_sample_weights is not None:
         of_lookups = of_lookups * per_sample_weights.reshape(-1, 1)
     flat = indices.reshape(-1)
-    return embedding_dense_backward(of_lookups, flat, num_weights, padding_idx, scale_grad_by_freq)
+    table: Tensor = torch.ops.aten.embedding_dense_backward(
+        of_lookups, flat, num_weights, padding_idx, scale_grad_by_freq
+    )
+    return table
 
 
 @op("aten::_embedding_bag_backward")

@@ -19,23 +19,6 @@ def _wrap(dim: int, ndim: int) -> int:
     return dim % count
 
 
-@op("aten::embedding_dense_backward")
-def embedding_dense_backward(
-    grad_output: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> torch.Tensor:
-    """The gradient [num_weights, columns] of an embedding table."""
-    columns = grad_output.shape[-1]
-    result = grad_output.new_empty((num_weights, columns))
-    launch(
-        "embedding:embedding_backward",
-        [result, grad_output.reshape(-1, columns).contiguous(), indices.reshape(-1).contiguous()],
-        [padding_idx, scale_grad_by_freq],
-        dtype=grad_output.dtype,
-        index=indices.dtype,
-    )
-    return result
-
-
 @op("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
     """Coordinates [count, dimensions] of the elements that are not zero; the host waits for the count."""

@@ -200,3 +200,11 @@ def renorm(self: torch.Tensor, p: float, dim: int, maxnorm: float, *, out: torch
     norms = torch.linalg.vector_norm(self, p, others, True, dtype=dtype)
     factors = torch.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1.0).to(self.dtype)
     return torch.mul(self, factors, out=out)
+
+
+@op("aten::trace")
+def trace(self: torch.Tensor) -> torch.Tensor:
+    """Sum of the diagonal of a matrix."""
+    if self.ndim != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {self.ndim}")
+    return self.diagonal().sum()

@@ -165,6 +165,54 @@ def forms_of(name: str) -> tuple[str, str]:
     return functional, in_place
 
 
+def out_form_of(name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the out overload of a functional one and its outputs' names, "" where there is none or torch has it."""
+    schema = schema_of(name)
+    inputs = [(a.name, str(a.type)) for a in schema.arguments]
+    if not schema.returns or any(_is_written(a) for a in schema.arguments):
+        return "", ()
+    base = name.partition(".")[0]
+    packet = getattr(torch.ops.aten, base)
+    for overload in packet.overloads():
+        arguments = getattr(packet, overload)._schema.arguments
+        outputs = tuple(a.name for a in arguments if a.is_out)
+        if not outputs or [(a.name, str(a.type)) for a in arguments if not a.is_out] != inputs:
+            continue
+        found = base if overload == "default" else f"{base}.{overload}"
+        composite = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
+        if any(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{found}", key) for key in composite):
+            return "", ()
+        return found, outputs
+    return "", ()
+
+
+def out_form(function: Function, names: tuple[str, ...]) -> Function:
+    """Returns a function that copies the results of another to given tensors, which it resizes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        outputs = [kwargs.pop(name) for name in names]
+        results = function(*args, **kwargs)
+        for output, result in zip(outputs, results if len(names) > 1 else (results,), strict=True):
+            if not torch.can_cast(result.dtype, output.dtype):
+                raise RuntimeError(
+                    f"result type {result.dtype} can't be cast to the desired output type {output.dtype}"
+                )
+            if result.device != output.device:
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but got out on {output.device} and others on "
+                    f"{result.device}"
+                )
+            if torch._debug_has_internal_overlap(output) == 1:
+                raise RuntimeError(
+                    "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+                    "location. Please clone() the tensor before performing the operation."
+                )
+            output.resize_(result.shape).copy_(result)
+        return tuple(outputs) if len(names) > 1 else outputs[0]
+
+    return call
+
+
 def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Returns a row's KernelSpec key with placeholders for dtypes, their arguments, and what is allowed."""
     parameters: dict[str, Any] = {}
@@ -195,6 +243,11 @@ def register_all(shim: Any, library: torch.library.Library) -> None:
         register_row(shim, row)
     for name, function in python.items():
         library.impl(name, function, "PrivateUse1")
+    given = {*python, *(row.name for row in rows())}
+    for name, function in python.items():
+        out, outputs = out_form_of(name)
+        if out and out not in given:
+            library.impl(out, out_form(function, outputs), "PrivateUse1")
 
 
 def register_row(shim: Any, row: Row) -> None:
