@@ -80,7 +80,7 @@ def test_bfloat16_autocast_tracks_cpu(device, name):
             optimizer.zero_grad()
             losses.setdefault(place.type, []).append(loss.detach())
     ours, theirs = ([float(loss) for loss in losses[kind]] for kind in (device.type, "cpu"))
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-2)
+    assert ours[0] == pytest.approx(theirs[0], rel=2e-2)
     assert ours == pytest.approx(theirs, abs=5e-2 * theirs[0])
 
 

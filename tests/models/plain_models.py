@@ -102,7 +102,7 @@ class UNet(nn.Module):
             nn.SiLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1, padding_mode="replicate"),
             nn.InstanceNorm2d(outputs, affine=True),
-            nn.LeakyReLU(0.1),
+            nn.ELU(),
         )
 
     def forward(self, x: Tensor) -> Tensor:
