@@ -103,7 +103,7 @@ def test_errors(device):
     x = torch.ones(2, 3, 4, 5, device=device)
     with pytest.raises(RuntimeError, match="Padding size should be less than the corresponding input dimension"):
         F.pad(x, (5, 0, 0, 0), "reflect")
-    with pytest.raises(RuntimeError, match="resulted in a negative output size"):
+    with pytest.raises(RuntimeError, match="negative"):
         F.pad(x, (-3, -4))
     with pytest.raises(RuntimeError, match="appears multiple times"):
         x.flip(1, -3)

@@ -278,12 +278,9 @@ def _copy_on_cpu[
             var at = from_.unsafe_get(outer)
             if at >= 0 and at == before and row.output_stride == 1:
                 # As the row before, which is in the cache.
-                unsafe_memcpy(
-                    dest=y, src=target.unsafe_offset(before_to), count=n
-                )
+                _copy(y, target.unsafe_offset(before_to), n)
             elif at < 0:
-                for o in range(n):
-                    y.unsafe_store(o * Int(row.output_stride), value)
+                _fill(y, Int(row.output_stride), n, value)
             elif doubled:
                 _double(y, source.unsafe_offset(at), n // 2)
             else:
@@ -299,9 +296,7 @@ def _copy_on_cpu[
                         )
 
                 if row.axis.kind == ROLL and unit:
-                    unsafe_memcpy(
-                        dest=y, src=x.unsafe_offset(n - low), count=low
-                    )
+                    _copy(y, x.unsafe_offset(n - low), low)
                 else:
                     by_table(0, low)
                 if high > low:
@@ -310,10 +305,10 @@ def _copy_on_cpu[
                         row.input_stride
                     )
                     if unit:
-                        unsafe_memcpy(
-                            dest=y.unsafe_offset(first),
-                            src=x.unsafe_offset(origin),
-                            count=high - low,
+                        _copy(
+                            y.unsafe_offset(first),
+                            x.unsafe_offset(origin),
+                            high - low,
                         )
                     else:
                         for _ in range(low, high):
@@ -348,6 +343,41 @@ def _run(row: _Dimension, n: Int) -> Tuple[Int, Int]:
     if row.axis.kind == ROLL:
         return (shift, n)
     return (0, 0)
+
+
+@inline(.always)
+def _copy[storage: DType](target: Data[storage], source: Data[storage], n: Int):
+    """Copies neighbours; few of them without a call."""
+    if n >= 4 * PAIR or n < PAIR // 2:
+        if n >= PAIR // 2:
+            unsafe_memcpy(dest=target, src=source, count=n)
+            return
+        for i in range(n):
+            target.unsafe_store(i, source.unsafe_load(i))
+        return
+    comptime width = PAIR // 2
+    var i = 0
+    while i + width <= n:
+        target.unsafe_store(i, source.unsafe_load[width=width](i))
+        i += width
+    # The last vector overlaps the one before.
+    i = n - width
+    target.unsafe_store(i, source.unsafe_load[width=width](i))
+
+
+@inline(.always)
+def _fill[
+    storage: DType
+](target: Data[storage], stride: Int, n: Int, value: Scalar[storage]):
+    """Writes a number to every element of a row."""
+    var i = 0
+    if stride == 1:
+        while i + PAIR // 2 <= n:
+            target.unsafe_store(i, SIMD[storage, PAIR // 2](value))
+            i += PAIR // 2
+    while i < n:
+        target.unsafe_store(i * stride, value)
+        i += 1
 
 
 @inline(.always)

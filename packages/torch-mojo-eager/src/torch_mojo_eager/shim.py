@@ -57,6 +57,7 @@ class Shim:
         dtype_arguments: str,
         functional: str,
         in_place: str,
+        format_of: str,
     ) -> None:
         """Registers a Native row; see csrc/native.cpp."""
         self._call(
@@ -69,6 +70,7 @@ class Shim:
             dtype_arguments.encode(),
             functional.encode(),
             in_place.encode(),
+            format_of.encode(),
         )
 
     def register_autocast(self, name: str, policy: int) -> None:

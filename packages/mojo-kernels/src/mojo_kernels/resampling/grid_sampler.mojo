@@ -1,7 +1,7 @@
 """Sampling of a volume at positions that a grid gives, and its gradients."""
 
 from max.gpu import block_dim, block_idx, grid_dim, thread_idx
-from mojo_kernels.abi import Data, KernelCall, Tensor
+from mojo_kernels.abi import Data, KernelCall, Tensor, Words
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
 from mojo_kernels.math import compute_type
@@ -593,18 +593,27 @@ def grid_sample_backward[dtype: DType](call: KernelCall) raises:
 
 
 struct _TapTable[dtype: DType](Movable):
-    """The elements of a plane that the samples of a row depend on."""
+    """The elements of a plane that the samples of a row depend on, `count` for each.
+    """
 
+    var count: Int
     var offsets: List[Int64]
+    """Tap by tap: of the k-th tap of output `w` at `k * columns + w`."""
     var weights: List[Scalar[Self.dtype]]
-    var starts: List[Int64]
-    """Where the taps of an output start; one more than there are outputs."""
+    var complete: Bool
+    """Whether every tap of the row is an element of the plane."""
 
-    def __init__(out self):
-        """An empty table."""
-        self.offsets = List[Int64]()
-        self.weights = List[Scalar[Self.dtype]]()
-        self.starts = List[Int64]()
+    def __init__[element: DType](out self, sampler: _Sampler[element]):
+        """Makes room for a row."""
+        self.count = 1
+        if sampler.mode != NEAREST:
+            self.count = (2 if sampler.mode == LINEAR else 4) ** Int(
+                sampler.spatial
+            )
+        var length = self.count * sampler.output.size(4)
+        self.offsets = List[Int64](length=length, fill=0)
+        self.weights = List[Scalar[Self.dtype]](length=length, fill=0)
+        self.complete = True
 
     def fill[
         element: DType
@@ -616,40 +625,34 @@ struct _TapTable[dtype: DType](Movable):
         d: Int,
         h: Int,
     ):
-        """Computes the taps of a row; elements that count as zero have none."""
-        self.offsets.clear()
-        self.weights.clear()
-        self.starts.clear()
-        for w in range(sampler.output.size(4)):
-            self.starts.append(Int64(len(self.offsets)))
+        """Computes the taps of a row; the offset of an element that counts as zero is -1.
+        """
+        var columns = sampler.output.size(4)
+        self.complete = True
+        for w in range(columns):
             var point = Point(n, 0, d, h, w)
             var depth = sampler.position[0](point)
             var height = sampler.position[1](point)
             var width = sampler.position[2](point)
+            var at = w
             for i in range(depth.count()):
                 var at_depth = depth.index(i)
-                if at_depth < 0:
-                    continue
+                var depth_weight = depth.weight(i)
                 for j in range(height.count()):
                     var row = height.index(j)
-                    if row < 0:
-                        continue
-                    var weight = depth.weight(i) * height.weight(j)
+                    var weight = depth_weight * height.weight(j)
                     for k in range(width.count()):
                         var column = width.index(k)
-                        if column >= 0:
-                            self.offsets.append(
-                                Int64(input.at(at_depth, row, column))
-                            )
-                            self.weights.append(
-                                (weight * width.weight(k)).cast[Self.dtype]()
-                            )
-        self.starts.append(Int64(len(self.offsets)))
-
-    @inline(.always)
-    def start(self, i: Int) -> Int:
-        """Where the taps of an output start."""
-        return Int(self.starts.unsafe_get(i))
+                        var offset = -1
+                        if (at_depth | row | column) >= 0:
+                            offset = input.at(at_depth, row, column)
+                        else:
+                            self.complete = False
+                        self.offsets.unsafe_get(at) = Int64(offset)
+                        self.weights.unsafe_get(at) = (
+                            weight * width.weight(k)
+                        ).cast[Self.dtype]()
+                        at += columns
 
 
 def _sample_on_cpu[dtype: DType](call: KernelCall, sampler: _Sampler[dtype]):
@@ -667,42 +670,96 @@ def _sample_on_cpu[dtype: DType](call: KernelCall, sampler: _Sampler[dtype]):
     var rows_of_sample = output.size(2) * output.size(3)
 
     def some_rows(start: Int, end: Int) {imm}:
-        var taps = _TapTable[compute]()
+        var taps = _TapTable[compute](sampler)
+        var columns = output.size(4)
         for row in range(start, end):
             var n, at = split(row, rows_of_sample)
             var d, h = split(at, output.size(3))
             taps.fill(sampler, input, n, d, h)
+            var offsets = Words(
+                unsafe_from_address=Int(taps.offsets.unsafe_ptr())
+            )
+            var weights = Data[compute](
+                unsafe_from_address=Int(taps.weights.unsafe_ptr())
+            )
             var x = sampler.x.unsafe_offset(input.plane(n, 0))
             var y = sampler.y.unsafe_offset(
                 output.plane(n, 0) + output.at(d, h, 0)
             )
 
             @inline(.always)
-            def sample[w: Int](c: Int, column: Int) {imm}:
+            def lanes[w: Int](c: Int, column: Int) {imm}:
                 var sum = SIMD[compute, w](0)
-                var plane = x.unsafe_offset(c * input.stride(CHANNEL))
-                for j in range(taps.start(column), taps.start(column + 1)):
-                    sum += taps.weights.unsafe_get(j) * load_lanes[w, 1](
-                        plane, Int(taps.offsets.unsafe_get(j))
-                    )
-                y.unsafe_store(
-                    c * output.stride(CHANNEL) + column * output.stride(4),
-                    sum.cast[dtype](),
-                )
+                for k in range(taps.count):
+                    var offset = Int(offsets.unsafe_load(k * columns + column))
+                    if offset >= 0:
+                        sum += weights.unsafe_load(
+                            k * columns + column
+                        ) * load_lanes[w, 1](x, offset + c)
+                y.unsafe_store(c + column * output.stride(4), sum.cast[dtype]())
 
             if across:
-                for column in range(output.size(4)):
+                for column in range(columns):
                     var c = 0
                     while c + width <= channels:
-                        sample[width](c, column)
+                        lanes[width](c, column)
                         c += width
                     if c < channels:
                         # The last vector overlaps the one before.
-                        sample[width](channels - width, column)
-            else:
-                for c in range(channels):
-                    for column in range(output.size(4)):
-                        sample[1](c, column)
+                        lanes[width](channels - width, column)
+                continue
+
+            @inline(.always)
+            def channel[count: Int, complete: Bool](c: Int) {imm}:
+                var plane = x.unsafe_offset(c * input.stride(CHANNEL))
+                var target = y.unsafe_offset(c * output.stride(CHANNEL))
+                for column in range(columns):
+                    var sum = Scalar[compute](0)
+                    comptime for k in range(count):
+                        var offset = Int(
+                            offsets.unsafe_load(k * columns + column)
+                        )
+                        var value = Scalar[compute](0)
+                        comptime if complete:
+                            value = plane.unsafe_load(offset).cast[compute]()
+                        else:
+                            # Without a branch; an element of the plane is read in any case.
+                            var element = plane.unsafe_load(
+                                max(offset, 0)
+                            ).cast[compute]()
+                            value = element if offset >= 0 else 0
+                        sum += weights.unsafe_load(k * columns + column) * value
+                    target.unsafe_store(
+                        column * output.stride(4), sum.cast[dtype]()
+                    )
+
+            for c in range(channels):
+                if taps.count == 4 and taps.complete:
+                    channel[4, True](c)
+                elif taps.count == 4:
+                    channel[4, False](c)
+                elif taps.count == 1:
+                    channel[1, False](c)
+                else:
+                    # Tap by tap.
+                    var plane = x.unsafe_offset(c * input.stride(CHANNEL))
+                    for column in range(columns):
+                        var sum = Scalar[compute](0)
+                        for k in range(taps.count):
+                            var offset = Int(
+                                offsets.unsafe_load(k * columns + column)
+                            )
+                            if offset >= 0:
+                                sum += (
+                                    weights.unsafe_load(k * columns + column)
+                                    * plane.unsafe_load(offset).cast[compute]()
+                                )
+                        y.unsafe_store(
+                            c * output.stride(CHANNEL)
+                            + column * output.stride(4),
+                            sum.cast[dtype](),
+                        )
+        _ = taps^
 
     parallel_ranges(
         call,
@@ -727,7 +784,8 @@ def _scatter_on_cpu[
     var samples = input.size(BATCH)
 
     def some_planes(start: Int, end: Int) {imm}:
-        var taps = _TapTable[compute]()
+        var taps = _TapTable[compute](sampler)
+        var columns = output.size(4)
         var scratch = List[Scalar[compute]](
             length=size * min(end - start, channels) if rounds else 0, fill=0
         )
@@ -747,24 +805,24 @@ def _scatter_on_cpu[
             for d in range(output.size(2)):
                 for h in range(output.size(3)):
                     taps.fill(sampler, input, n, d, h)
-                    for k in range(count):
+                    for own in range(count):
                         var row = dy.unsafe_offset(
-                            k * output.stride(CHANNEL) + output.at(d, h, 0)
+                            own * output.stride(CHANNEL) + output.at(d, h, 0)
                         )
-                        var to = sums.unsafe_offset(k * size)
-                        for column in range(output.size(4)):
+                        var to = sums.unsafe_offset(own * size)
+                        for column in range(columns):
                             var gradient = row.unsafe_load(
                                 column * output.stride(4)
                             ).cast[compute]()
-                            for j in range(
-                                taps.start(column), taps.start(column + 1)
-                            ):
+                            for k in range(taps.count):
+                                var j = k * columns + column
                                 var offset = Int(taps.offsets.unsafe_get(j))
-                                to.unsafe_store(
-                                    offset,
-                                    to.unsafe_load(offset)
-                                    + taps.weights.unsafe_get(j) * gradient,
-                                )
+                                if offset >= 0:
+                                    to.unsafe_store(
+                                        offset,
+                                        to.unsafe_load(offset)
+                                        + taps.weights.unsafe_get(j) * gradient,
+                                    )
             comptime if rounds:
                 for i in range(size * count):
                     target.unsafe_store(i, sums.unsafe_load(i).cast[dtype]())

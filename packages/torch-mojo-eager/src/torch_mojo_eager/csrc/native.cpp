@@ -33,6 +33,7 @@ struct NativeRow {
   std::vector<Source> tensors, scalars;
   std::vector<int> dtype_arguments;  // the tensors whose dtypes fill the key's placeholders
   std::vector<int> outputs;          // schema positions of the written arguments, in order
+  std::string format_of;             // the tensor whose memory format new outputs take; empty: what torch says
   std::optional<c10::OperatorHandle> functional;
 };
 
@@ -103,6 +104,15 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
   call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
 }
 
+// Gives an output that nobody else has seen the memory format of another tensor.
+void restride(const at::Tensor& out, const at::Tensor& model) {
+  const auto format = model.suggest_memory_format();
+  const int64_t dimensions = format == at::MemoryFormat::ChannelsLast     ? 4
+                             : format == at::MemoryFormat::ChannelsLast3d ? 5
+                                                                          : -1;
+  if (out.dim() == dimensions) out.unsafeGetTensorImpl()->empty_tensor_restride(format);
+}
+
 void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::Tensor& device_of) {
   TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(),
               ", but got ", out.dtype(), " instead");
@@ -121,7 +131,12 @@ struct OutKernel final : c10::OperatorKernel {
     const size_t base = stack->size() - count;
     c10::IValue* arguments = stack->data() + base;
     if (has_default && !uniform(arguments)) return op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
-    if (!TrustOutputs::take() && row->functional) check_outputs(schema, arguments);
+    const bool trusted = TrustOutputs::take();
+    if (!trusted && row->functional) check_outputs(schema, arguments);
+    if (trusted && !row->format_of.empty()) {
+      const at::Tensor& model = arguments[*schema.argumentIndexWithName(row->format_of)].toTensor();
+      for (const int output : row->outputs) restride(arguments[output].toTensor(), model);
+    }
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
       c10::IValue result = std::move(arguments[row->outputs[0]]);
@@ -228,7 +243,10 @@ struct InferredForm final : c10::OperatorKernel {
         out_arguments.push_back(arguments[*position]);
       } else {
         TORCH_INTERNAL_ASSERT(next < metas.size());
-        outputs.emplace_back(empty_like_meta(metas[next], device));
+        at::Tensor output = empty_like_meta(metas[next], device);
+        if (!row->format_of.empty())
+          restride(output, arguments[*schema.argumentIndexWithName(row->format_of)].toTensor());
+        outputs.emplace_back(std::move(output));
         next++;
         out_arguments.push_back(outputs.back());
       }
@@ -255,7 +273,7 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 // one per dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
 TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
                                                   const char* tensors, const char* scalars, const char* dtype_arguments,
-                                                  const char* functional, const char* in_place) {
+                                                  const char* functional, const char* in_place, const char* format_of) {
   using namespace torch_mojo;
   return shield([&] {
     const auto op = find_operator(name);
@@ -263,6 +281,7 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     const auto dtype_names = split(dtype_arguments);
     auto row =
         std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
+    row->format_of = format_of;
     for (const auto& tensor : split(tensors)) row->tensors.push_back({Source::kTensor, argument_index(schema, tensor)});
     for (const auto& scalar : split(scalars)) {
       if (scalar[0] == '=') {
@@ -288,7 +307,10 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
       const auto form_op = find_operator(form);
       if (form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
       if (form == functional) row->functional = form_op;
-      if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels)) {
+      // A composite of other ops does not call the `.out` overload, as structured ops do.
+      const bool composed =
+          !row->format_of.empty() && form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+      if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels) && !composed) {
         using Tensor = const at::Tensor&;
         using Dims = at::OptionalIntArrayRef;
         using Dtype = std::optional<at::ScalarType>;

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from torch_mojo_eager.ops.layout import suggested_memory_format
-from torch_mojo_eager.ops.registry import launch, number, op
+from torch_mojo_eager.ops.registry import launch, op
 from torch_mojo_eager.ops.table import ALL
 
 KERNELS = (("mapping:mapped_copy[dtype={0}]", (ALL,)),)
 
-_CONSTANT, _REFLECT, _REPLICATE, _FLIP, _ROLL = 1, 2, 3, 4, 5  # of mojo_kernels/resampling/axis.mojo
+_REFLECT, _REPLICATE, _FLIP, _ROLL = 2, 3, 4, 5  # of mojo_kernels/resampling/axis.mojo
 
 
 def _wrap(dim: int, ndim: int) -> int:
@@ -25,38 +25,6 @@ def _wrap(dim: int, ndim: int) -> int:
 
 def _empty_like_format_of(self: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.empty(shape, dtype=self.dtype, device=self.device, memory_format=suggested_memory_format(self))
-
-
-@op("aten::constant_pad_nd")
-def constant_pad_nd(self: Tensor, pad: Sequence[int], value: float | int | bool = 0) -> Tensor:
-    """Pads dimensions, from the last one on, with a number; negative padding cuts off."""
-    if len(pad) % 2:
-        raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
-    padded = len(pad) // 2
-    if padded > self.ndim:
-        raise RuntimeError(
-            "Length of pad should be no more than twice the number of dimensions of the input. "
-            f"Pad length is {len(pad)} while the input has {self.ndim} dimensions."
-        )
-    shape = list(self.shape)
-    for i in range(padded):
-        d = self.ndim - 1 - i
-        shape[d] += pad[2 * i] + pad[2 * i + 1]
-        if shape[d] < 0:
-            raise RuntimeError(
-                f"The input size {self.shape[d]}, plus negative padding {pad[2 * i]} and {pad[2 * i + 1]} resulted in "
-                f"a negative output size, which is invalid. Check dimension {d} of your input."
-            )
-    if all(word <= 0 for word in pad):
-        view = self
-        for i in range(padded):
-            d = self.ndim - 1 - i
-            view = view.narrow(d, min(-pad[2 * i], self.shape[d]), shape[d])
-        return view.clone()
-    result = _empty_like_format_of(self, shape)
-    scalars = [_CONSTANT, len(pad), *pad, *number(value)]
-    launch("mapping:mapped_copy", [result, self], scalars, dtype=self.dtype)
-    return result
 
 
 @op("aten::flip")
@@ -122,7 +90,7 @@ def _padded_shape(self: Tensor, padding: Sequence[int], rank: int, reflects: boo
 
 
 def _register_padding(mode: str, kind: int, rank: int) -> None:
-    """Padding over 2 or 3 dimensions. Torch's meta functions would not keep channels last, as its CPU kernels do."""
+    """Padding with elements of the input, or only its gradient: the rest are rows in tables/resampling.py."""
     name = f"{mode}_pad{rank}d"
     reflects = kind == _REFLECT
 
@@ -150,14 +118,16 @@ def _register_padding(mode: str, kind: int, rank: int) -> None:
 
     pad.__doc__ = pad_out.__doc__ = f"Padding by {mode} over {rank} dimensions."
     pad_backward.__doc__ = f"Gradient of padding by {mode} over {rank} dimensions."
-    op(f"aten::{name}")(pad)
-    op(f"aten::{name}.out")(pad_out)
+    if reflects:
+        op(f"aten::{name}")(pad)
+        op(f"aten::{name}.out")(pad_out)
     op(f"aten::{name}_backward")(pad_backward)
 
 
-for _mode, _kind in (("reflection", _REFLECT), ("replication", _REPLICATE)):
-    for _rank in (2, 3):
-        _register_padding(_mode, _kind, _rank)
+# Torch's own meta functions of these are in Python and would not keep channels last, as its CPU kernels do.
+_register_padding("reflection", _REFLECT, 2)
+_register_padding("replication", _REPLICATE, 2)
+_register_padding("replication", _REPLICATE, 3)
 
 
 @op("aten::channel_shuffle")

@@ -274,6 +274,7 @@ def register_row(shim: Any, row: Row) -> None:
             ",".join(arguments),
             functional,
             in_place,
+            row.memory_format,
         )
 
 

@@ -69,6 +69,8 @@ class Native:
             is a constant.
         dtypes: What the first dtype parameter may be.
         dtype_parameters: Allowed dtypes of further dtype parameters by name, where they are restricted.
+        memory_format: The argument whose memory format new outputs take, for ops whose meta functions do not say what
+            torch's CPU kernels do.
         doc: One line for the op listing.
     """
 
@@ -79,6 +81,7 @@ class Native:
     parameters: tuple[tuple[str, str], ...] = (("dtype", "self"),)
     dtypes: tuple[str, ...] = ALL
     dtype_parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    memory_format: str = ""
     doc: str = ""
 
 

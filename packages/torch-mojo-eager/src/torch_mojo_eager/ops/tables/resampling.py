@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch_mojo_eager.ops.table import FLOATING, NUMERIC, Native, Row
 
-REFLECT, REPLICATE = "=2", "=3"
+CONSTANT, REFLECT, REPLICATE = "=1", "=2", "=3"
 NEAREST, NEAREST_EXACT = "=6", "=7"
 LINEAR, CUBIC = "=8", "=9"
 LINEAR_AA, CUBIC_AA, LANCZOS_AA = "=10", "=11", "=12"
@@ -17,14 +17,15 @@ SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h
 COPIED = (*FLOATING, "uint8")
 
 
-def _padding(mode: str, kind: str) -> Native:
+def _padding(mode: str, kind: str, rank: int) -> Native:
     return Native(
-        name=f"{mode}_pad1d.out",
+        name=f"{mode}_pad{rank}d.out",
         kernel="mapping:mapped_copy",
         tensors=("out", "self"),
         scalars=(kind, "padding"),
         dtypes=NUMERIC,
-        doc=f"Padding by {mode} over a dimension.",
+        memory_format="self",
+        doc=f"Padding by {mode} over {rank} dimensions.",
     )
 
 
@@ -39,14 +40,15 @@ def _nearest(name: str, kind: str, rank: int) -> Native:
     )
 
 
-def _padding_backward(mode: str, kind: str) -> Native:
+def _padding_backward(mode: str, kind: str, rank: int) -> Native:
     return Native(
-        name=f"{mode}_pad1d_backward.grad_input",
+        name=f"{mode}_pad{rank}d_backward.grad_input",
         kernel="resampling.separable:resample_backward",
         tensors=("grad_input", "grad_output"),
         scalars=(kind, "padding"),
         dtypes=FLOATING,
-        doc=f"Gradient of padding by {mode} over a dimension.",
+        memory_format="self",
+        doc=f"Gradient of padding by {mode} over {rank} dimensions.",
     )
 
 
@@ -76,11 +78,19 @@ INTERPOLATIONS = (
 )
 
 ROWS: tuple[Row, ...] = (
-    # Over 2 and 3 dimensions: ops/padding.py.
-    _padding("reflection", REFLECT),
-    _padding("replication", REPLICATE),
-    _padding_backward("reflection", REFLECT),
-    _padding_backward("replication", REPLICATE),
+    Native(
+        name="constant_pad_nd.out",
+        kernel="mapping:mapped_copy",
+        tensors=("out", "self"),
+        scalars=(CONSTANT, "pad", "value"),
+        memory_format="self",
+        doc="Padding of any dimensions with a number.",
+    ),
+    # Those that are missing have no fast meta functions: ops/padding.py.
+    *(_padding("reflection", REFLECT, rank) for rank in (1, 3)),
+    *(_padding("replication", REPLICATE, rank) for rank in (1, 2, 3)),
+    *(_padding_backward("reflection", REFLECT, rank) for rank in (1, 3)),
+    _padding_backward("replication", REPLICATE, 1),
     *(_nearest("upsample_nearest", NEAREST, rank) for rank in (1, 2, 3)),
     *(_nearest("_upsample_nearest_exact", NEAREST_EXACT, rank) for rank in (1, 2, 3)),
     *(
