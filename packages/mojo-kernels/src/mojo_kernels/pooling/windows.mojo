@@ -386,6 +386,7 @@ def each_window[
     comptime width = simd_width_of[compute]()
     # Rows of feature maps are short: half a vector register reaches more of them.
     comptime narrow = max(width // 2, 1)
+    comptime few = min(narrow, 4)
     var channels = output.size(CHANNEL)
     var columns = output.size(4)
     var across = lanes and input.channels_last() and channels >= width
@@ -431,16 +432,29 @@ def each_window[
                             Point(n, channels - width, d, h, w), window
                         )
                     w += 1
-                elif w == low and high - low >= narrow:
-                    while w < high:
-                        w = min(w, high - narrow)
-                        window.start[2] = widths.start(w)
-                        window.end[2] = widths.end(w)
-                        if step == 1:
-                            body[narrow, COLUMNS](Point(n, c, d, h, w), window)
-                        else:
-                            body[narrow, PAIRS](Point(n, c, d, h, w), window)
-                        w += narrow
+                elif w == low and high - low >= few:
+
+                    @inline(.always)
+                    def vectors[lanes: Int]() {imm}:
+                        var from_ = low
+                        while from_ < high:
+                            # The last vector overlaps the one before.
+                            from_ = min(from_, high - lanes)
+                            var first = Window(window.start, window.end)
+                            first.start[2] = widths.start(from_)
+                            first.end[2] = widths.end(from_)
+                            var point = Point(n, c, d, h, from_)
+                            if step == 1:
+                                body[lanes, COLUMNS](point, first)
+                            else:
+                                body[lanes, PAIRS](point, first)
+                            from_ += lanes
+
+                    if high - low >= narrow:
+                        vectors[narrow]()
+                    else:
+                        vectors[few]()
+                    w = high
                 else:
                     body[1, CHANNELS](Point(n, c, d, h, w), window)
                     w += 1
