@@ -34,6 +34,10 @@ bench *arguments:
 build:
     uv build --all-packages
 
+# wheels of a release, with compiled kernels, core and shim
+wheels *arguments:
+    uv run python scripts/wheels.py {{arguments}}
+
 # all that a change must pass
 ci:
     .ci/run
