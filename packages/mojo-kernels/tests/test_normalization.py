@@ -87,7 +87,8 @@ def test_backward(library, dtype: torch.dtype, mask: tuple[bool, bool, bool], ha
                     gradient,
                     e.to(dtype),
                     rtol=None if dtype != torch.float32 else 1e-5,
-                    atol=None if dtype != torch.float32 else 1e-5,
+                    # Sums of 700 terms of magnitude 5, of which some nearly cancel.
+                    atol=None if dtype != torch.float32 else 1e-4,
                 )
 
 
