@@ -408,7 +408,7 @@ def pack_planar[
 
 @inline(.always)
 def steps_over(distance: Int, step: Int) -> Int:
-    """How many steps it takes to get past a distance, without a division for the usual step of 1.
+    """How many steps it takes to get past a distance, without a division for the usual steps.
 
     Args:
         distance: The distance; none needs a step if it is negative.
@@ -419,6 +419,8 @@ def steps_over(distance: Int, step: Int) -> Int:
     """
     if step == 1:
         return max(distance, 0)
+    if step == 2:
+        return (max(distance, 0) + 1) >> 1
     return ceil_div(max(distance, 0), step)
 
 

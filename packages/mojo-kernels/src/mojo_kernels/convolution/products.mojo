@@ -282,12 +282,14 @@ def _gather_planar[
         var b_packed = bytes_at[packed](memory, 0)
         var sums = bytes_at[accumulate](memory, b_bytes)
         var lists = memory.unsafe_offset(b_bytes + sums_bytes)
+        var listed = -1
         while True:
             var task = Int(next.fetch_add(1))
             if task >= blocks.count:
                 return
-            var rest, pixel_block = divmod(task, blocks.pixel_blocks)
-            var group, channel_block = divmod(rest, blocks.channel_blocks)
+            # Groups of the same targets follow each other: their sources lie alike.
+            var rest, channel_block = divmod(task, blocks.channel_blocks)
+            var pixel_block, group = divmod(rest, gather.groups)
             var pixel = pixel_block * blocks.pixel_block
             var count = min(blocks.pixel_block, blocks.pixels - pixel)
             var channel = channel_block * blocks.channel_block
@@ -307,7 +309,7 @@ def _gather_planar[
                         i * block + j, SIMD[accumulate, Format.WIDTH](start)
                     )
             var panels = ceil_div(count, columns)
-            for j in range(panels):
+            for j in range(panels if pixel_block != listed else 0):
                 var list = lists.unsafe_offset(j * lists_bytes)
                 find_segments(
                     gather,
@@ -316,6 +318,7 @@ def _gather_planar[
                     Segments(unsafe_from_address=Int(list)),
                     Counts(unsafe_from_address=Int(list) + segments_bytes),
                 )
+            listed = pixel_block
             for first in range(0, depth, slice):
                 var length = min(slice, depth - first)
                 for j in range(panels):
