@@ -175,12 +175,18 @@ _IMAGE = {"x": images("B C H W")}
 _IMAGE_GRADIENT = {"x": images("B C H W", gradient=True)}
 
 
-def _images(family: str, name: str, expression: str, others: Mapping[str, Operand] = _NONE) -> tuple[Row, Row]:
+def _images(
+    family: str,
+    name: str,
+    expression: str,
+    others: Mapping[str, Operand] = _NONE,
+    dtypes: tuple[torch.dtype, ...] = FLOATS,
+) -> tuple[Row, Row]:
     """An op of feature maps and others, and the op with its gradient."""
     gradient = f"y = {expression}; torch.autograd.grad(y, x, y)"
     return (
-        Row(family, name, expression, {**_IMAGE, **others}, strided=True),
-        Row(family, f"{name} with backward", gradient, {**_IMAGE_GRADIENT, **others}, strided=True),
+        Row(family, name, expression, {**_IMAGE, **others}, dtypes, strided=True),
+        Row(family, f"{name} with backward", gradient, {**_IMAGE_GRADIENT, **others}, dtypes, strided=True),
     )
 
 
@@ -317,7 +323,12 @@ ROWS = (
     *_images("padding", "reflect", "F.pad(x, (1, 1, 1, 1), 'reflect')"),
     *_images("resampling", "bilinear x2", "F.interpolate(x, scale_factor=2, mode='bilinear')"),
     *_images("resampling", "nearest x2", "F.interpolate(x, scale_factor=2)"),
-    *_images("resampling", "bilinear to half", "F.interpolate(x, scale_factor=0.5, mode='bilinear', antialias=True)"),
+    *_images(
+        "resampling",
+        "bilinear to half",
+        "F.interpolate(x, scale_factor=0.5, mode='bilinear', antialias=True)",
+        dtypes=FLOATS[:1],  # all that CPU torch has
+    ),
     *_images("resampling", "grid_sample", "F.grid_sample(x, p, align_corners=False)", {"p": grid("B H W")}),
     Row("random", "uniform", "a.uniform_()", _A),
     Row("random", "normal", "a.normal_()", _A),
