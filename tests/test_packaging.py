@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -137,7 +138,9 @@ def test_version_is_that_of_the_module(package):
 def run_installed(tmp_path: Path, folder: Path, requirement: Path, program: str, **variables: str) -> None:
     """Runs a program in an empty environment with one of the wheels of a folder and what it requires."""
     # The versions that this environment tests, which are in uv's cache: a newer release is not this test's affair.
-    installed = (f"{d.name}=={d.version}" for d in metadata.distributions() if d.name not in FOLDERS)
+    # Of its own folder alone: other tests import packages that add the ones they vendor to the path.
+    found = metadata.distributions(path=[sysconfig.get_paths()["purelib"]])
+    installed = (f"{d.name}=={d.version}" for d in found if d.name not in FOLDERS)
     (tmp_path / "constraints.txt").write_text("\n".join(installed))
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment["UV_FIND_LINKS"] = ",".join(filter(None, [str(folder), os.environ.get("UV_FIND_LINKS")]))

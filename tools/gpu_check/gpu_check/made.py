@@ -52,6 +52,11 @@ def _clamped(make: Maker) -> Iterator[dict[str, Any]]:
         yield {"self": make(5, 7), "min": low, "max": high}
 
 
+def _powers(make: Maker) -> Iterator[dict[str, Any]]:
+    for exponent in (0, 1, 2, 3, 5):
+        yield {"self": make(5, 7), "exponent": exponent}
+
+
 def _index_filled(make: Maker) -> Iterator[dict[str, Any]]:
     for dim in (0, 1, -1):
         yield {"self": make(5, 7, 3), "dim": dim, "index": torch.tensor([2, 0]), "value": 3}
@@ -127,6 +132,7 @@ MADE: dict[str, Samples] = {
     "max_pool3d_with_indices": _windows_3d,
     "avg_pool2d": _windows,
     "avg_pool3d": _windows_3d,
+    "pow.Tensor_Scalar": _powers,
     "scatter.value": _scattered,
     "index_fill_.int_Scalar": _index_filled,
 }
