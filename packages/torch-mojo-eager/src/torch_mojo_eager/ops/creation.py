@@ -7,6 +7,8 @@ import torch
 from torch_mojo_eager.ops.registry import launch, number, op
 from torch_mojo_eager.ops.table import NUMERIC
 
+KERNELS = tuple((f"range:{name}[dtype={{0}}]", (NUMERIC,)) for name in ("arange", "linspace"))
+
 
 def _check_dtype(name: str, out: torch.Tensor) -> None:
     if str(out.dtype).removeprefix("torch.") not in NUMERIC:

@@ -9,7 +9,12 @@ import torch
 from torch_mojo_eager.ops.registry import launch, op
 from torch_mojo_eager.ops.table import ALL
 
-KERNELS = (("unfold:unfold_backward[dtype={0}]", (ALL,)),)
+KERNELS = (
+    ("unfold:unfold_backward[dtype={0}]", (ALL,)),
+    ("indexing.masks:nonzero[dtype={0}]", (ALL,)),
+    ("indexing.masks:masked_select[dtype={0}]", (ALL,)),
+    ("indexing.masks:masked_select[dtype={0},scatters=yes]", (ALL,)),
+)
 
 
 def _wrap(dim: int, ndim: int) -> int:

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from torch_mojo_eager.ops.registry import launch, number, op
+from torch_mojo_eager.ops.table import FLOATING
 from torch_mojo_eager.ops.tables.optimizer import FOREACH, FOREACH_OPS, Foreach
+
+KERNELS = (("optimizer.foreach:foreach_norm[dtype={0},out={1}]", (FLOATING, FLOATING)),)
 
 Tensors = Sequence[torch.Tensor]
 
