@@ -42,15 +42,6 @@ def im2col(self: Tensor, kernel_size: list[int], dilation: list[int], padding: l
     return _launch("im2col", output, self, (3, 4), lists)
 
 
-@op("aten::im2col.out")
-def im2col_out(
-    self: Tensor, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int], *, out: Tensor
-) -> Tensor:
-    """Windows of images as columns, into a given tensor."""
-    result = im2col(self, kernel_size, dilation, padding, stride)
-    return out.resize_(result.shape).copy_(result)
-
-
 @op("aten::col2im")
 def col2im(
     self: Tensor,
@@ -64,19 +55,3 @@ def col2im(
     lists = (kernel_size, dilation, padding, stride)
     output = self.new_empty(torch.ops.aten.col2im(self.to("meta"), output_size, *lists).shape)
     return _launch("col2im", output, self, (4, 3), lists)
-
-
-@op("aten::col2im.out")
-def col2im_out(
-    self: Tensor,
-    output_size: list[int],
-    kernel_size: list[int],
-    dilation: list[int],
-    padding: list[int],
-    stride: list[int],
-    *,
-    out: Tensor,
-) -> Tensor:
-    """Columns added up to images, into a given tensor."""
-    result = col2im(self, output_size, kernel_size, dilation, padding, stride)
-    return out.resize_(result.shape).copy_(result)

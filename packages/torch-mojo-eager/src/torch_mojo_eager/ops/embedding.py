@@ -57,15 +57,20 @@ def _check(weight: Tensor, indices: Tensor, offsets: Tensor, mode: int, per_samp
         raise NotImplementedError(f'"embedding_bag" not implemented for {weight.dtype}; convert the table to float32')
 
 
-def _embedding_bag(
+@op("aten::_embedding_bag_forward_only")
+@op("aten::_embedding_bag")
+def embedding_bag(
     weight: Tensor,
     indices: Tensor,
     offsets: Tensor,
-    mode: int,
-    per_sample_weights: Tensor | None,
-    include_last_offset: bool,
-    padding_idx: int,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
 ) -> Bags:
+    """Sums, means or maxima of the rows that bags look up; the bag of each lookup, bag sizes, rows of maxima."""
     _check(weight, indices, offsets, mode, per_sample_weights)
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
     indices, offsets = indices.to(dtype).reshape(-1).contiguous(), offsets.to(dtype).contiguous()
@@ -95,38 +100,6 @@ def _embedding_bag(
             index=dtype,
         )
     return output, bag_of, bag_size, maxima
-
-
-@op("aten::_embedding_bag")
-def embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Bags:
-    """Sums, means or maxima of the rows that bags look up; the bag of each lookup, bag sizes, rows of maxima."""
-    return _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
-
-
-@op("aten::_embedding_bag_forward_only")
-def embedding_bag_forward_only(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Bags:
-    """Sums, means or maxima of the rows that bags look up."""
-    return _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
 
 
 @op("aten::_embedding_bag_dense_backward")

@@ -42,13 +42,6 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     return counts.scatter_add_(0, place, inside.to(torch.int64)).to(self.dtype)
 
 
-@op("aten::histc.out")
-def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Tensor:
-    """How many elements lie in each of `bins` equal parts of a range, into a given tensor."""
-    result = histc(self, bins, min, max)
-    return out.resize_(result.shape).copy_(result)
-
-
 def _histogram(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
     """Sums of weights of points [count, dimensions] between edges; each dimension's last edge is included."""
     inside = torch.ones(points.shape[0], dtype=torch.bool, device=points.device)

@@ -17,13 +17,6 @@ KERNELS = (
 )
 
 
-def _wrap(dim: int, ndim: int) -> int:
-    count = max(ndim, 1)
-    if not -count <= dim < count:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
-    return dim % count
-
-
 @op("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
     """Coordinates [count, dimensions] of the elements that are not zero; the host waits for the count."""
@@ -91,6 +84,36 @@ def _neutral(reduce: str, dtype: torch.dtype) -> int | float | bool:
     return limits.max if largest else limits.min
 
 
+_COMBINERS = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
+
+
+def _combine(
+    out: torch.Tensor,
+    start: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    reduce: str,
+    indices: str,
+) -> None:
+    """Writes a copy of `start` combined with elements or slices of a source; for means their sum."""
+    launch(
+        "indexing.gather_scatter:scatter",
+        [out, start, index, source],
+        [dim],
+        dtype=out.dtype,
+        op=_COMBINERS[reduce],
+        index=index.dtype,
+        indices=indices,
+        source="tensor",
+    )
+
+
+def _divide(out: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Makes means of sums; what nothing was added to stays."""
+    return out.div_(counts.clamp_(min=1), rounding_mode=None if out.is_floating_point() else "floor")
+
+
 @op("aten::scatter_reduce.two_out")
 def scatter_reduce(
     self: torch.Tensor,
@@ -103,24 +126,13 @@ def scatter_reduce(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Combines elements along a dimension with those that are there, or only with one another."""
-    kernels = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
-    if reduce not in kernels:
+    if reduce not in _COMBINERS:
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     start = self if include_self else self.scatter(dim, index, _neutral(reduce, self.dtype))
-    launch(
-        "indexing.gather_scatter:scatter",
-        [out, start, index, src],
-        [dim],
-        dtype=self.dtype,
-        op=kernels[reduce],
-        index=index.dtype,
-        indices="elements",
-        source="tensor",
-    )
+    _combine(out, start, dim, index, src, reduce, "elements")
     if reduce == "mean":
-        counts = torch.ones_like(self) if include_self else torch.zeros_like(self)
-        counts = counts.scatter_add(dim, index, torch.ones_like(src)).clamp_(min=1)
-        out.div_(counts, rounding_mode=None if self.is_floating_point() else "floor")
+        counts = torch.full_like(self, include_self)
+        _divide(out, counts.scatter_add(dim, index, torch.ones_like(src)))
     return out
 
 
@@ -136,24 +148,13 @@ def index_reduce(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Combines slices at given positions of a dimension with those that are there, or only with one another."""
-    kernels = {"mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
-    if reduce not in kernels:
+    if reduce not in _COMBINERS or reduce == "sum":
         raise RuntimeError(f"reduce argument must be either prod, mean, amax or amin, got {reduce}")
     start = self if include_self else self.index_fill(dim, index, _neutral(reduce, self.dtype))
-    launch(
-        "indexing.gather_scatter:scatter",
-        [out, start, index, source],
-        [dim],
-        dtype=self.dtype,
-        op=kernels[reduce],
-        index=index.dtype,
-        indices="slices",
-        source="tensor",
-    )
+    _combine(out, start, dim, index, source, reduce, "slices")
     if reduce == "mean":
-        counts = torch.ones_like(self) if include_self else torch.zeros_like(self)
-        counts = counts.index_add(dim, index, torch.ones_like(source)).clamp_(min=1)
-        out.div_(counts, rounding_mode=None if self.is_floating_point() else "floor")
+        counts = torch.full_like(self, include_self)
+        _divide(out, counts.index_add(dim, index, torch.ones_like(source)))
     return out
 
 

@@ -57,12 +57,3 @@ def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alp
 def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Sum of a batch's matrix products, added in place."""
     return self.copy_(addbmm(self, batch1, batch2, beta=beta, alpha=alpha))
-
-
-@op("aten::addbmm.out")
-def addbmm_out(
-    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor
-) -> Tensor:
-    """Sum of a batch's matrix products, added to a matrix, into a given tensor."""
-    result = addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
-    return out.resize_(result.shape).copy_(result)

@@ -23,11 +23,7 @@ KERNELS = (
 )
 
 
-def _fill_outputs(results: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    for result, output in zip(results, outputs, strict=True):
-        output.resize_(result.shape).copy_(result)
-
-
+@op("aten::_native_batch_norm_legit.out")
 @op("aten::native_batch_norm.out")
 def native_batch_norm_out(
     input: Tensor,
@@ -45,29 +41,10 @@ def native_batch_norm_out(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalization into given tensors."""
     results = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    _fill_outputs(results, (out, save_mean, save_invstd))
-    return out, save_mean, save_invstd
-
-
-@op("aten::_native_batch_norm_legit.out")
-def native_batch_norm_legit_out(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-    *,
-    out: Tensor,
-    save_mean: Tensor,
-    save_invstd: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalization with running statistics into given tensors."""
-    results = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    _fill_outputs(results, (out, save_mean, save_invstd))
-    return out, save_mean, save_invstd
+    outputs = out, save_mean, save_invstd
+    for result, output in zip(results, outputs, strict=True):
+        output.resize_(result.shape).copy_(result)
+    return outputs
 
 
 @op("aten::_batch_norm_with_update")

@@ -178,12 +178,6 @@ def logcumsumexp(self: torch.Tensor, dim: int) -> torch.Tensor:
     return result
 
 
-@op("aten::_logcumsumexp.out")
-def logcumsumexp_out(self: torch.Tensor, dim: int, *, out: torch.Tensor) -> torch.Tensor:
-    """The logarithm of the sum of exponentials up to each element, into a given tensor."""
-    return out.resize_(self.shape).copy_(logcumsumexp(self, dim))
-
-
 @op("aten::equal")
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same sizes and elements; the host waits."""
