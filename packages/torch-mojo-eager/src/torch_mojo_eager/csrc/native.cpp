@@ -153,19 +153,22 @@ struct OutKernel final : c10::OperatorKernel {
 
   // Whether one launch can take the lists: corresponding tensors have the same sizes, all have one dtype and device.
   bool uniform(const c10::IValue* arguments) const {
-    std::vector<at::Tensor> first;
+    at::ArrayRef<c10::IValue> first;
     for (const auto& source : row->tensors) {
       if (!arguments[source.argument].isTensorList()) continue;
-      const auto list = arguments[source.argument].toTensorVector();
+      const at::ArrayRef<c10::IValue> list = arguments[source.argument].toListRef();  // copies no tensor
       if (first.empty()) {
         first = list;
-        if (first.empty() || !row->kernel.supports(first[0].scalar_type(), 0)) return false;
+        if (first.empty() || !row->kernel.supports(first[0].toTensor().scalar_type(), 0)) return false;
       }
       if (list.size() != first.size()) return false;
-      for (size_t i = 0; i < list.size(); i++)
-        if (list[i].sizes() != first[i].sizes() || list[i].scalar_type() != first[0].scalar_type() ||
-            list[i].device() != first[0].device())
+      const at::Tensor& model = first[0].toTensor();
+      for (size_t i = 0; i < list.size(); i++) {
+        const at::Tensor& tensor = list[i].toTensor();
+        if (tensor.sizes() != first[i].toTensor().sizes() || tensor.scalar_type() != model.scalar_type() ||
+            tensor.device() != model.device())
           return false;
+      }
     }
     return true;
   }
