@@ -16,10 +16,10 @@ from gpu_check.cases import cases
 from gpu_check.samples import capture
 from gpu_check.selection import distinct_rows, dtypes_to_run
 from gpu_check.simulate import KernelRunner
+from mojo_runtime.aten.table import Pointwise
 from mojo_runtime.service import CompileService
 from mojo_runtime.target import Target
 from ptxsim import Options
-from torch_mojo_eager.ops.table import Pointwise
 
 ROWS = {row.name: row for row in distinct_rows()}
 TARGET = "sm_80"

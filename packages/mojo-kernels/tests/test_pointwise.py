@@ -11,7 +11,7 @@ import os
 import pytest
 import torch
 
-tables = pytest.importorskip("torch_mojo_eager.ops.tables.pointwise")
+tables = pytest.importorskip("mojo_runtime.aten.tables.pointwise")
 
 # All dtypes with MOJO_TEST_DTYPES=all: ten minutes of compilation.
 DTYPES = {"float32", "bfloat16", "int32"} if os.environ.get("MOJO_TEST_DTYPES") != "all" else set(tables.ALL)

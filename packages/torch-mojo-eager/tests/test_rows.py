@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mojo_runtime.aten import Pointwise, rows
 from torch_mojo_eager.ops import registry
-from torch_mojo_eager.ops.table import Pointwise
 
 DTYPES = ("float32", "int64", "bool")
-ROWS = [row for row in registry.rows() if isinstance(row, Pointwise)]
+ROWS = [row for row in rows() if isinstance(row, Pointwise)]
 
 # Arguments that are neither tensors nor numbers, and numbers for which 2 is no good value.
 VALUES = {

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from gpu_check.samples import Sample, overload, written_arguments
 from mojo_runtime._native import DTYPE_CODES
+from mojo_runtime.aten import Native, Pointwise, Row, key_template
 from torch_mojo_eager.ops import registry
-from torch_mojo_eager.ops.table import Native, Pointwise, Row
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_CODES}
 CODES = {dtype: DTYPE_CODES[name] for name, dtype in DTYPES.items()}
@@ -88,7 +88,7 @@ def functional_name(row: Row) -> str:
 
 
 def _key(row: Row, dtypes: Sequence[torch.dtype]) -> str:
-    template, _, allowed = registry.key_template(row)
+    template, _, allowed = key_template(row)
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     for i, (name, among) in enumerate(zip(names, allowed, strict=True)):
         if name not in among:
@@ -133,7 +133,7 @@ def native_call(row: Native, sample: Sample, outputs: Sequence[Any]) -> KernelCa
             scalars.append(len(values[name[4:-1]]))
         else:
             scalars += encode(values[name], types[name])
-    _, dtype_arguments, _ = registry.key_template(row)
+    _, dtype_arguments, _ = key_template(row)
     dtypes = []
     for name in dtype_arguments:
         value = values[name]

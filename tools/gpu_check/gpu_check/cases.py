@@ -15,7 +15,7 @@ from gpu_check import samples
 from gpu_check.calls import KernelCall, NotCallable, Operand, functional_name, native_call, pointwise_call
 from gpu_check.made import Maker, made_samples
 from gpu_check.samples import LAYOUTS, Sample
-from torch_mojo_eager.ops.table import Native, Pointwise, Row
+from mojo_runtime.aten.table import Native, Pointwise, Row
 
 ODD_SIZE = 1037
 """Elements of the long case: several blocks of vectors, and a tail."""

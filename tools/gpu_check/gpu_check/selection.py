@@ -6,9 +6,9 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 
-from torch_mojo_eager.ops import registry, specs
+from mojo_runtime.aten import Row, key_template, rows
+from torch_mojo_eager.ops import specs
 from torch_mojo_eager.ops.specs import Kernel
-from torch_mojo_eager.ops.table import Row
 
 OTHER_DTYPES = 2
 """How many dtypes of a row run beside its first, unless all do."""
@@ -19,15 +19,15 @@ def distinct_rows() -> list[Row]:
 
     Rows whose first scalars are different constants use a kernel in different ways.
     """
-    rows: dict[str, Row] = {}
-    for row in sorted(registry.rows(), key=_generality):
-        rows.setdefault(_use(row), row)
-    return [row for row in registry.rows() if rows[_use(row)] is row]
+    chosen: dict[str, Row] = {}
+    for row in sorted(rows(), key=_generality):
+        chosen.setdefault(_use(row), row)
+    return [row for row in rows() if chosen[_use(row)] is row]
 
 
 def _use(row: Row) -> str:
     constant = row.scalars[0] if row.scalars and row.scalars[0].startswith("=") else ""
-    return registry.key_template(row)[0] + constant
+    return key_template(row)[0] + constant
 
 
 def _generality(row: Row) -> tuple[bool, bool]:

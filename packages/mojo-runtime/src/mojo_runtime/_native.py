@@ -206,6 +206,7 @@ _PLAIN: dict[str, tuple[Any, Sequence[Any]]] = {
     "mojo_stream_pending": (c_int64, (c_int32, c_int64)),
     "mojo_event_destroy": (None, (c_void_p,)),
     "mojo_slot": (_SLOT, (c_char_p,)),
+    "mojo_call_site": (c_int32, (c_char_p, POINTER(c_int64), c_int64, c_void_p, c_char_p, c_int64)),
     "mojo_slot_key": (c_char_p, (_SLOT,)),
     "mojo_slot_state": (c_int32, (_SLOT,)),
     "mojo_launch_count": (c_int64, ()),

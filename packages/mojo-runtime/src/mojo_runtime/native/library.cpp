@@ -1,4 +1,5 @@
 // The whole library as one translation unit, which compiles faster than its parts.
+#include "call_sites.cpp"
 #include "copies.cpp"
 #include "devices.cpp"
 #include "host_memory.cpp"

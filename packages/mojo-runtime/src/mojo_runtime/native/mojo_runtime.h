@@ -143,6 +143,18 @@ MOJO_API int32_t mojo_slot_wait(MojoSlot* slot);
 MOJO_API int32_t mojo_launch(MojoSlot* slot, const MojoKernelCall* call, int32_t device, int64_t stream);
 MOJO_API int64_t mojo_launch_count(void);
 
+/* Runs a kernel at once, on this thread, for code that keeps no addresses, such as a compiled graph on disk. The site
+ * is a text of three lines, which must not move while it is used: the key of a KernelSpec; the scalars' words,
+ * separated by spaces; and how each of the kernel's tensors is made, separated by spaces, outputs first: .        the
+ * next operand as it is, contiguous 1,0,x    the next operand's dimensions in this order; x is a new dimension of size
+ * 1
+ *   -        an optional tensor that is not given
+ * A * before one of the first two forms broadcasts the tensor to the sizes of the first output.
+ * `operands` holds 16 words for each of `count` contiguous tensors: data, MojoDType, ndim, sizes. `device_context` as
+ * in a MojoKernelCall. Waits for the kernel where it is not compiled yet. The message of a failure goes to `error`. */
+MOJO_API int32_t mojo_call_site(const char* site, const int64_t* operands, int64_t count, void* device_context,
+                                char* error, int64_t error_capacity);
+
 /* The compile service's side. The index maps keys to compiled libraries; a first use that is in it needs no Python. */
 MOJO_API int32_t mojo_index_add(const char* key, const char* library, const char* symbol);
 MOJO_API void mojo_index_clear(void);

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import FLOATING
 
 KERNELS = (
     ("attention.forward:forward[dtype={0}]", (FLOATING,)),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import BOOL, FLOATING
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import BOOL, FLOATING
 
 DTYPES = (*FLOATING, *BOOL)
 

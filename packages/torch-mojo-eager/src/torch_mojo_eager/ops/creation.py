@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from mojo_runtime.aten.table import NUMERIC
 from torch_mojo_eager.ops.registry import launch, number, op
-from torch_mojo_eager.ops.table import NUMERIC
 
 KERNELS = tuple((f"range:{name}[dtype={{0}}]", (NUMERIC,)) for name in ("arange", "linspace"))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from mojo_runtime.aten.table import ALL
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import ALL
 
 KERNELS = (
     ("unfold:unfold_backward[dtype={0}]", (ALL,)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import NUMERIC
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import NUMERIC
 
 KERNELS = (("matmul.products:dot[dtype={0}]", (NUMERIC,)),)
 

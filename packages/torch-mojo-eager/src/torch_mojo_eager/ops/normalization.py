@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import op
-from torch_mojo_eager.ops.table import FLOATING
 
 # What the shim launches. Parameters have the input's dtype, or float32 beside half types.
 KERNELS = (

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from mojo_runtime.aten.table import FLOATING
+from mojo_runtime.aten.tables.optimizer import FOREACH, FOREACH_OPS, Foreach
 from torch_mojo_eager.ops.registry import launch, number, op
-from torch_mojo_eager.ops.table import FLOATING
-from torch_mojo_eager.ops.tables.optimizer import FOREACH, FOREACH_OPS, Foreach
 
 KERNELS = (("optimizer.foreach:foreach_norm[dtype={0},out={1}]", (FLOATING, FLOATING)),)
 

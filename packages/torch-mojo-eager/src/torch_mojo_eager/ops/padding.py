@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import ALL
 from torch_mojo_eager.ops.layout import suggested_memory_format
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import ALL
 
 KERNELS = (("mapping:mapped_copy[dtype={0}]", (ALL,)),)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 import mojo_runtime
+from mojo_runtime.aten.table import FLOATING, INTEGRAL, NUMERIC
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import FLOATING, INTEGRAL, NUMERIC
 
 KERNELS = (
     ("random.distributions:uniform[dtype={0}]", (FLOATING,)),

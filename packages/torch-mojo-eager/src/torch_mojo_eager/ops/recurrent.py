@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import FLOATING
 
 KERNELS = tuple(
     (f"recurrent:{name}[dtype={{0}}]", (FLOATING,))

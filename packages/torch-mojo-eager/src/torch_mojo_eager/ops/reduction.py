@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from mojo_runtime.aten.table import ALL, FLOATING
 from torch_mojo_eager.ops.registry import launch, number, op
-from torch_mojo_eager.ops.table import ALL, FLOATING
 
 KERNEL = "reduction.reduce:reduce"
 KERNELS = (

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from mojo_runtime import aten
 from mojo_runtime._native import DTYPE_CODES
-from torch_mojo_eager.ops.table import Native, Pointwise, Row
+from mojo_runtime.aten import Pointwise, Row, key_template, rows
 
 Function = Callable[..., Any]
 AnyFunction = TypeVar("AnyFunction", bound=Function)
@@ -66,16 +67,10 @@ def float_word(value: float) -> int:
 
 
 @functools.cache
-def kernel_key(kernel: str, parameters: tuple[tuple[str, Any], ...]) -> str:
-    """Returns the KernelSpec key of "module:function" below mojo_kernels with compile-time parameters."""
-    rendered = []
-    for name, value in sorted(parameters):
-        if isinstance(value, torch.dtype):
-            value = str(value).removeprefix("torch.")
-        elif isinstance(value, bool):
-            value = str(value).lower()
-        rendered.append(f"{name}={value}")
-    return f"mojo_kernels.{kernel}[{','.join(rendered)}]"
+def _launch_key(kernel: str, parameters: tuple[tuple[str, Any], ...]) -> str:
+    """The KernelSpec key of a kernel whose parameters may be torch dtypes."""
+    names = {name: str(value).removeprefix("torch.") for name, value in parameters if isinstance(value, torch.dtype)}
+    return aten.kernel_key(kernel, {**dict(parameters), **names})
 
 
 def launch(
@@ -94,7 +89,7 @@ def launch(
         parameters: The kernel's compile-time parameters.
     """
     words = [float_word(word) if isinstance(word, float) else int(word) for word in scalars]
-    torch.ops.mojo.launch(kernel_key(kernel, tuple(parameters.items())), list(tensors), words)
+    torch.ops.mojo.launch(_launch_key(kernel, tuple(parameters.items())), list(tensors), words)
 
 
 def _modules(package: str) -> Iterator[str]:
@@ -116,15 +111,6 @@ def python_kernels() -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
     """
     for module in _import_modules():
         yield from getattr(module, "KERNELS", ())
-
-
-@functools.lru_cache(maxsize=1)
-def rows() -> tuple[Row, ...]:
-    """Returns the rows of all tables."""
-    found: list[Row] = []
-    for name in _modules("torch_mojo_eager.ops.tables"):
-        found.extend(importlib.import_module(name).ROWS)
-    return tuple(found)
 
 
 def schema_of(name: str) -> torch._C.FunctionSchema:
@@ -213,27 +199,6 @@ def out_form(function: Function, names: tuple[str, ...]) -> Function:
     return call
 
 
-def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Returns a row's KernelSpec key with placeholders for dtypes, their arguments, and what is allowed."""
-    parameters: dict[str, Any] = {}
-    arguments: list[str] = []
-    allowed: list[tuple[str, ...]] = []
-    if isinstance(row, Pointwise):
-        parameters = {"dtype": "{0}", "op": row.op, **dict(row.parameters)}
-        allowed = [row.dtypes]
-    else:
-        restricted = dict(row.dtype_parameters)
-        for name, source in row.parameters:
-            if source.startswith("="):
-                parameters[name] = source[1:]
-                continue
-            if source not in arguments:
-                allowed.append(restricted.get(name, tuple(DTYPE_CODES)) if arguments else row.dtypes)
-                arguments.append(source)
-            parameters[name] = f"{{{arguments.index(source)}}}"
-    return kernel_key(row.kernel, tuple(parameters.items())), tuple(arguments), tuple(allowed)
-
-
 def register_all(shim: Any, library: torch.library.Library) -> None:
     """Registers every row and every Python op for the device."""
     python = python_ops()
@@ -278,4 +243,4 @@ def register_row(shim: Any, row: Row) -> None:
         )
 
 
-__all__ = ["Native", "Pointwise", "forms_of", "launch", "number", "op", "python_ops", "register_all", "rows"]
+__all__ = ["forms_of", "launch", "number", "op", "python_ops", "register_all"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import launch, op
-from torch_mojo_eager.ops.table import FLOATING
 
 KERNELS = (
     ("resampling.grid_sampler:grid_sample[dtype={0}]", (FLOATING,)),

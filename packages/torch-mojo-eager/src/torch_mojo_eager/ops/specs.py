@@ -6,8 +6,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
+from mojo_runtime.aten import key_template, rows
+from mojo_runtime.aten.table import ALL, FLOATING, Row
 from torch_mojo_eager.ops import registry
-from torch_mojo_eager.ops.table import ALL, FLOATING, Row
 
 # Kernels that the shim's C++ launches by itself.
 _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
@@ -69,8 +70,8 @@ def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
 
     for template, allowed in _SHIM:
         yield from fresh(_combinations(template, "", allowed, None))
-    for row in registry.rows():
-        template, _, allowed = registry.key_template(row)
+    for row in rows():
+        template, _, allowed = key_template(row)
         yield from fresh(_combinations(template, row.name, allowed, row))
     for template, allowed in registry.python_kernels():
         yield from fresh(_combinations(f"mojo_kernels.{template}", "", allowed, None))
@@ -89,7 +90,7 @@ class Listing:
 def listing() -> list[Listing]:
     """Returns every op that the frontend registers, sorted by name."""
     lines: list[Listing] = []
-    for row in registry.rows():
+    for row in rows():
         forms = (row.name, *registry.forms_of(row.name))
         lines.extend(Listing(name, row.dtypes, "native", row.doc) for name in forms if name)
     for name, function in registry.python_ops().items():

@@ -5,7 +5,7 @@ The kernels' first scalars are the kind of windows, of mojo_kernels/pooling, and
 
 from __future__ import annotations
 
-from torch_mojo_eager.ops.table import FLOATING, NUMERIC, Native, Row
+from mojo_runtime.aten.table import FLOATING, NUMERIC, Native, Row
 
 REGULAR, ADAPTIVE, FRACTIONAL = "=0", "=1", "=2"
 AVERAGED = (*FLOATING, "int64")

@@ -5,7 +5,7 @@ The kernels' first scalars say what is done, and along how many dimensions: mojo
 
 from __future__ import annotations
 
-from torch_mojo_eager.ops.table import FLOATING, NUMERIC, Native, Row
+from mojo_runtime.aten.table import FLOATING, NUMERIC, Native, Row
 
 CONSTANT, REFLECT, REPLICATE = "=1", "=2", "=3"
 NEAREST, NEAREST_EXACT = "=6", "=7"

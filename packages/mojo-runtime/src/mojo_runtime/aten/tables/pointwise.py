@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch_mojo_eager.ops.table import ALL, BOOL, FLOATING, INTEGRAL, NUMERIC, Pointwise, Row
+from mojo_runtime.aten.table import ALL, BOOL, FLOATING, INTEGRAL, NUMERIC, Pointwise, Row
 
 Promotion = Literal["common", "float", "bool", "first", "condition", "output"]
 

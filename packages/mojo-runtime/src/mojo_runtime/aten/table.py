@@ -1,7 +1,7 @@
 """The rows that say which aten op is served by which kernel.
 
 Registration, the op listing, the tests and the benchmarks all read these rows. Adding an op that fits a family is one
-row in `ops/tables/<family>.py`.
+row in `mojo_runtime/aten/tables/<family>.py`.
 """
 
 from __future__ import annotations

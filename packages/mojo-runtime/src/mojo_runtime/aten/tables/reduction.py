@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_mojo_eager.ops.table import ALL, FLOATING, NUMERIC, Native, Row
+from mojo_runtime.aten.table import ALL, FLOATING, NUMERIC, Native, Row
 
 KERNEL = "reduction.reduce:reduce"
 INT64 = ("int64",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_mojo_eager.ops.table import FLOATING, Native, Row
+from mojo_runtime.aten.table import FLOATING, Native, Row
 
 
 def _forward(op: str, doc: str) -> Native:

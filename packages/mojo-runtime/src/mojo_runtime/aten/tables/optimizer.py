@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from torch_mojo_eager.ops.table import FLOATING, Native, Row
+from mojo_runtime.aten.table import FLOATING, Native, Row
 
 FOREACH = "optimizer.foreach:foreach"
 

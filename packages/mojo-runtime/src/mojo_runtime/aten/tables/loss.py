@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_mojo_eager.ops.table import FLOATING, Native, Row
+from mojo_runtime.aten.table import FLOATING, Native, Row
 
 
 def _pair(name: str, output: str, op: str, parameter: str = "", *, weight: bool = False) -> tuple[Native, Native]:
