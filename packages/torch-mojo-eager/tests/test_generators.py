@@ -91,7 +91,7 @@ def test_generator_of_another_device_is_refused(device, second):
             lambda g: torch.randint(3, (3,), device=device, generator=g),
             lambda g: torch.multinomial(torch.ones(3, device=device), 1, generator=g),
         ):
-            with pytest.raises(RuntimeError, match="[Gg]enerator"):
+            with pytest.raises(RuntimeError, match=r"[Gg]enerator"):
                 draw(generator)
 
 

@@ -15,10 +15,6 @@ from torch_mojo_eager import autocast
 HALVES = [torch.float16, torch.bfloat16]
 
 
-def half_dtypes(*shape, device, count=2):
-    return [torch.randn(*shape, device=device) for _ in range(count)]
-
-
 @pytest.mark.parametrize(
     ("macro", "names"),
     [
@@ -123,7 +119,7 @@ def test_default_dtype_is_cudas(device):
     assert torch.get_autocast_dtype(device.type) == torch.float16
     with torch.autocast(device.type):
         assert (a @ a).dtype == torch.float16
-    with pytest.warns(UserWarning, match="not supported|disabl"), torch.autocast(device.type, dtype=torch.int8):
+    with pytest.warns(UserWarning, match=r"not supported|disabl"), torch.autocast(device.type, dtype=torch.int8):
         assert (a @ a).dtype == torch.float32
 
 

@@ -33,7 +33,7 @@ def register_mojo_devices() -> None:
                 "registered in this process"
             )
         import mojo_runtime
-        from torch_mojo_eager import autocast, device_module, shim
+        from torch_mojo_eager import autocast, device_module, interchange, shim
         from torch_mojo_eager.ops import registry
 
         mojo_runtime.initialize()
@@ -49,6 +49,7 @@ def register_mojo_devices() -> None:
         backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
         registry.register_all(loaded, aten)
         autocast.register(loaded, aten)
+        interchange.install()
         _libraries.extend((mojo, aten))
 
 

@@ -5,12 +5,27 @@ Programs should use `torch.accelerator`; this module adds nothing to it.
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 _C: Any = torch._C
+_initialized = True  # torch.utils.checkpoint keeps the random state of devices that are
+
+
+MEMORY_FUNCTIONS = (
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+)
 
 
 def _index(device: Any) -> int:
@@ -37,6 +52,11 @@ def is_initialized() -> bool:
 
 def _lazy_init() -> None:
     """Does nothing: registration initializes the device."""
+
+
+def _lazy_call(function: Callable[[], Any], **_: Any) -> None:
+    """Calls at once what other devices put off until they are initialized."""
+    function()
 
 
 def device_count() -> int:
@@ -70,6 +90,11 @@ def synchronize(device: Any = None) -> None:
 def current_stream(device: Any = None) -> torch.Stream:
     """Returns the current stream of a device."""
     return torch.accelerator.current_stream(_index(device))
+
+
+def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
+    """Makes a stream current in a `with` block; None changes nothing."""
+    return contextlib.nullcontext() if stream is None else stream
 
 
 class device:
@@ -148,6 +173,9 @@ def create() -> types.ModuleType:
     """Returns the module object to register as `torch.mojo`."""
     module = types.ModuleType("torch.mojo", __doc__)
     for name, value in globals().items():
-        if callable(value) and name not in ("create", "Any"):
+        if getattr(value, "__module__", None) == __name__ and name != "create":
             setattr(module, name, value)
+    for name in MEMORY_FUNCTIONS:
+        setattr(module, name, getattr(torch.accelerator, name))
+    vars(module).update(_initialized=_initialized, Stream=torch.Stream, Event=torch.Event)
     return module

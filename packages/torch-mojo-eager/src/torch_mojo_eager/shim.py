@@ -58,6 +58,8 @@ class Shim:
         functional: str,
         in_place: str,
         format_of: str,
+        other_dtypes: str,
+        promotes: bool,
     ) -> None:
         """Registers a Native row; see csrc/native.cpp."""
         self._call(
@@ -71,6 +73,8 @@ class Shim:
             functional.encode(),
             in_place.encode(),
             format_of.encode(),
+            other_dtypes.encode(),
+            ctypes.c_int32(promotes),
         )
 
     def register_autocast(self, name: str, policy: int) -> None:

@@ -69,6 +69,10 @@ class Native:
             is a constant.
         dtypes: What the first dtype parameter may be.
         dtype_parameters: Allowed dtypes of further dtype parameters by name, where they are restricted.
+        other_dtypes: Input tensors that do not have the first dtype parameter's dtype, as the others must: indices,
+            steps, scales. ("target", "int64") says which they have; "" where the kernel reads any.
+        promotes: Inputs of other dtypes are converted, as torch's own kernels of the op do; the first dtype parameter
+            is the output's.
         memory_format: The argument whose memory format new outputs take, for ops whose meta functions do not say what
             torch's CPU kernels do.
         doc: One line for the op listing.
@@ -81,6 +85,8 @@ class Native:
     parameters: tuple[tuple[str, str], ...] = (("dtype", "self"),)
     dtypes: tuple[str, ...] = ALL
     dtype_parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    other_dtypes: tuple[tuple[str, str], ...] = ()
+    promotes: bool = False
     memory_format: str = ""
     doc: str = ""
 

@@ -122,5 +122,6 @@ int32_t mojo_initialize(const MojoDriver* driver, int32_t count, int32_t threads
 }
 
 int32_t mojo_device_count(void) { return core.count; }
+int32_t mojo_check_device(int32_t device) { return find_device(device) == nullptr ? fail_device(device) : MOJO_OK; }
 int32_t mojo_is_cpu(void) { return !on_gpu(); }
 int32_t mojo_in_bad_fork(void) { return core.forked.load(); }

@@ -48,6 +48,8 @@ typedef struct MojoDriver {
 MOJO_API int32_t mojo_initialize(const MojoDriver* driver, int32_t count, int32_t threads);
 MOJO_API int32_t mojo_device_count(void);
 MOJO_API int32_t mojo_is_cpu(void);
+/* MOJO_OK, or why the device cannot be used here: not initialized, forked, out of range. */
+MOJO_API int32_t mojo_check_device(int32_t device);
 /* 1 in a process forked after mojo_initialize: every other call then fails with a message that names spawn. */
 MOJO_API int32_t mojo_in_bad_fork(void);
 MOJO_API void mojo_parallel_for(MojoTask task, void* context, int64_t count);

@@ -54,6 +54,8 @@ c10::OperatorHandle find_operator(const std::string& name) {
 }
 
 at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device) {
+  // An op that came here by another operand than the one that says where the result belongs.
+  if (C10_UNLIKELY(device < 0)) throw_different_devices(c10::kCPU, c10::Device(kMojo, current_device), {});
   CurrentDevice guard(device);
   return at::detail::empty_generic(sizes, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype,
                                    std::nullopt);

@@ -29,6 +29,8 @@ inline void check_status(int32_t status, const std::string& where = {}) {
   if (C10_UNLIKELY(status != MOJO_OK)) throw_status(status, mojo_last_error(), where);
 }
 
+[[noreturn]] void throw_different_devices(c10::Device first, c10::Device second, const std::string& op);
+
 // Makes `device` current for a scope. Unlike c10::DeviceGuard there is no virtual call.
 class CurrentDevice {
  public:

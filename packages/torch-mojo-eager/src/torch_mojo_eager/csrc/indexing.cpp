@@ -136,6 +136,12 @@ class Selection {
  public:
   Selection(const at::Tensor& self, const Indices& indices) : self_(self) {
     at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
+    for (size_t i = 0; i < indices.size(); i++) {
+      const std::optional<at::Tensor> index = indices.get(i);
+      if (!index || !index->defined() || (index->device().is_cpu() && self.device().type() == kMojo)) continue;
+      TORCH_CHECK(index->device() == self.device(),
+                  "indices should be either on cpu or on the same device as the indexed tensor (", self.device(), ")");
+    }
     const auto expanded = at::native::expandTensors(self, indices, /*ensure_same_device=*/true);
     TORCH_CHECK_INDEX(static_cast<int64_t>(expanded.size()) <= self.dim(), "too many indices for tensor of dimension ",
                       self.dim(), " (got ", expanded.size(), ")");
@@ -254,6 +260,7 @@ at::Tensor& index_put(at::Tensor& self, const Indices& indices, const at::Tensor
     return self.masked_fill_(mask, values.dim() == 0 ? values : values.reshape({}));
   }
   const Selection selection(self, indices);
+  check_same_device(values, self.device().index(), "index_put_");
   const at::Tensor given = values.to(self.device());
   if (selection.is_everything()) {
     accumulate ? self.add_(given) : self.copy_(given);

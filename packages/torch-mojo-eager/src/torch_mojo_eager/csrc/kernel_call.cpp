@@ -131,11 +131,6 @@ void CallBuilder::scalar(const c10::IValue& value, const c10::Type& type) {
     std::memcpy(&first_bytes, text.data(), std::min(text.size(), sizeof first_bytes));
     return word(first_bytes);
   }
-  if (value.isString()) {
-    int64_t text = 0;
-    std::memcpy(&text, value.toStringRef().data(), std::min<size_t>(8, value.toStringRef().size()));
-    return word(text);
-  }
   if (value.isIntList()) {
     const auto items = value.toIntList();
     word(static_cast<int64_t>(items.size()));
@@ -163,12 +158,21 @@ void CallBuilder::scalar(const c10::IValue& value, const c10::Type& type) {
   TORCH_CHECK(false, "mojo: cannot pass an argument of type ", type.str(), " to a kernel");
 }
 
+void CallBuilder::throw_devices(c10::DeviceIndex device, const std::string& op) const {
+  const c10::Device first = device < 0 ? c10::Device(c10::kCPU) : c10::Device(kMojo, device);
+  const c10::Device other = stray_ && *stray_ != first ? *stray_ : c10::Device(kMojo, device_ < 0 ? 0 : device_);
+  throw_different_devices(first, other, op);
+}
+
+void throw_different_devices(c10::Device first, c10::Device second, const std::string& op) {
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", first, " and ",
+              second, "! (when checking the arguments of ", op.empty() ? "an op" : "aten::" + op, ")");
+}
+
 void check_same_device(const at::TensorBase& tensor, c10::DeviceIndex device, const std::string& op) {
   if (tensor.device().type() == kMojo && tensor.device().index() == device) return;
   if (tensor.device().is_cpu() && tensor.dim() == 0) return;
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(kMojo, device), " and ", tensor.device(), "! (when checking the arguments of aten::", op,
-              ")");
+  throw_different_devices(c10::Device(kMojo, device), tensor.device(), op);
 }
 
 }  // namespace torch_mojo

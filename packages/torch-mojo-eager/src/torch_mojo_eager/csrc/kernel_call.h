@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -79,7 +80,17 @@ inline MojoTensor view_of(const at::TensorBase& tensor) {
 // Collects tensors and scalars of one launch without heap allocation for ordinary ops.
 class CallBuilder {
  public:
-  void add(const at::TensorBase& tensor) { tensors_.push_back(view_of(tensor)); }
+  void add(const at::TensorBase& tensor) {
+    tensors_.push_back(view_of(tensor));
+    const c10::Device device = tensor.device();
+    if (C10_LIKELY(device.type() == kMojo)) {
+      if (device_ < 0) device_ = device.index();
+      if (C10_UNLIKELY(device_ != device.index())) stray_ = device;
+    } else if (tensor.dim() > 0 || !device.is_cpu()) {
+      stray_ = device;
+    }
+  }
+  // The caller has checked the device.
   void add(const MojoTensor& view) { tensors_.push_back(view); }
   void add_absent() {
     MojoTensor view{};
@@ -98,6 +109,7 @@ class CallBuilder {
   void scalar(const c10::IValue& value, const c10::Type& type);
 
   void launch(MojoSlot* slot, c10::DeviceIndex device, const std::string& op) {
+    if (C10_UNLIKELY(stray_ || device < 0 || (device_ >= 0 && device_ != device))) throw_devices(device, op);
     MojoKernelCall call{};
     call.tensors = tensors_.data();
     call.n_tensors = static_cast<int64_t>(tensors_.size());
@@ -108,8 +120,12 @@ class CallBuilder {
   }
 
  private:
+  [[noreturn]] void throw_devices(c10::DeviceIndex device, const std::string& op) const;
+
   c10::SmallVector<MojoTensor, 8> tensors_;
   c10::SmallVector<int64_t, 16> scalars_;
+  c10::DeviceIndex device_ = -1;      // of the first mojo tensor
+  std::optional<c10::Device> stray_;  // of a tensor that is neither there nor a 0-dim CPU tensor
 };
 
 // The value of one element in host memory, and the way back (at most 8 bytes).
@@ -132,7 +148,8 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-// Throws torch's message where a tensor is neither on `device` nor a 0-dim CPU tensor.
+// Throws torch's message where a tensor is neither on `device` nor a 0-dim CPU tensor. Launches check what is added to
+// them; this is for who needs to know before.
 void check_same_device(const at::TensorBase& tensor, c10::DeviceIndex device, const std::string& op);
 
 }  // namespace torch_mojo

@@ -9,6 +9,8 @@
 // resized.
 #include <ATen/MemoryOverlap.h>
 
+#include <map>
+
 #include "structured.h"
 
 namespace at::native {
@@ -33,9 +35,52 @@ struct NativeRow {
   std::vector<Source> tensors, scalars;
   std::vector<int> dtype_arguments;  // the tensors whose dtypes fill the key's placeholders
   std::vector<int> outputs;          // schema positions of the written arguments, in order
-  std::string format_of;             // the tensor whose memory format new outputs take; empty: what torch says
+  bool promotes = false;             // inputs of another dtype than the first of those are converted; else refused
+  std::vector<std::pair<int, at::ScalarType>> expected_dtypes;  // of other inputs; Undefined: of the first of those
+  std::string format_of;  // the tensor whose memory format new outputs take; empty: what torch says
   std::optional<c10::OperatorHandle> functional;
+
+  // What an argument must have or be converted to; Undefined: anything.
+  at::ScalarType expected_dtype(int argument, at::ScalarType first) const {
+    for (const auto& [position, dtype] : expected_dtypes)
+      if (position == argument) return dtype == at::ScalarType::Undefined ? first : dtype;
+    return at::ScalarType::Undefined;
+  }
 };
+
+// torch takes classes of either dtype.
+bool converts(const NativeRow& row, const at::Tensor& tensor, at::ScalarType expected) {
+  return row.promotes || (expected == at::kLong && tensor.scalar_type() == at::kByte);
+}
+
+// Fills in the dtypes of the row's kernel, and checks that the other inputs have them.
+std::array<at::ScalarType, 4> kernel_dtypes(const NativeRow& row, const c10::FunctionSchema& schema,
+                                            const c10::IValue* arguments) {
+  std::array<at::ScalarType, 4> dtypes{};
+  for (size_t i = 0; i < row.dtype_arguments.size(); i++) {
+    bool found = false;
+    for_each_tensor(arguments[row.dtype_arguments[i]], [&](const at::Tensor& tensor) {
+      if (!found) dtypes[i] = tensor.scalar_type();
+      found = true;
+    });
+    // An absent optional tensor: any dtype does, so take the first's.
+    if (!found) dtypes[i] = dtypes[0];
+  }
+  for (const auto& [argument, other] : row.expected_dtypes) {
+    const at::ScalarType expected = other == at::ScalarType::Undefined ? dtypes[0] : other;
+    for_each_tensor(arguments[argument], [&, position = argument, other = other](const at::Tensor& tensor) {
+      TORCH_CHECK(tensor.scalar_type() == expected || converts(row, tensor, expected), "aten::", row.name,
+                  " on mojo: expected ", schema.arguments()[position].name(), " to have the ",
+                  other == at::ScalarType::Undefined ? "same dtype as the other operands, " : "dtype ",
+                  dtype_name(expected), ", but got ", dtype_name(tensor.scalar_type()), "; convert with .to()");
+    });
+  }
+  for (size_t i = 0; i < row.dtype_arguments.size(); i++) {
+    if (!row.kernel.supports(dtypes[i], i))
+      throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
+  }
+  return dtypes;
+}
 
 void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments) {
   c10::DeviceIndex device = -1;
@@ -45,6 +90,8 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
     });
   }
   TORCH_CHECK(device >= 0, "mojo: aten::", row.name, " got no mojo tensor");
+  const auto dtypes = kernel_dtypes(row, schema, arguments);
+  std::vector<at::Tensor> converted;
   CallBuilder call;
   for (const auto& source : row.tensors) {
     const c10::IValue& value = arguments[source.argument];
@@ -54,15 +101,15 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
         call.add_absent();
         continue;
       }
-      check_same_device(tensor, device, row.name);
-      call.add(tensor);
+      const at::ScalarType dtype = row.expected_dtype(source.argument, dtypes[0]);
+      const bool fits = dtype == at::ScalarType::Undefined || dtype == tensor.scalar_type();
+      call.add(fits ? tensor : converted.emplace_back(tensor.to(dtype)));
     } else if (value.isNone()) {
       call.add_absent();
     } else if (value.isTensorList()) {
       const auto list = value.toTensorList();  // keeps the tensors alive through the list
       for (size_t i = 0; i < list.size(); i++) {
         const at::Tensor tensor = list.get(i);
-        check_same_device(tensor, device, row.name);
         call.add(tensor);
       }
     } else {
@@ -70,7 +117,6 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
         if (item.isNone() || !item.toTensor().defined()) {
           call.add_absent();
         } else {
-          check_same_device(item.toTensor(), device, row.name);
           call.add(item.toTensor());
         }
       }
@@ -87,18 +133,6 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
     } else {
       call.scalar(value, *schema.arguments()[source.argument].type());
     }
-  }
-  std::array<at::ScalarType, 4> dtypes{};
-  for (size_t i = 0; i < row.dtype_arguments.size(); i++) {
-    bool found = false;
-    for_each_tensor(arguments[row.dtype_arguments[i]], [&](const at::Tensor& tensor) {
-      if (!found) dtypes[i] = tensor.scalar_type();
-      found = true;
-    });
-    // An absent optional tensor: any dtype does, so take the first's.
-    if (!found) dtypes[i] = dtypes[0];
-    if (!row.kernel.supports(dtypes[i], i))
-      throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
   }
   CurrentDevice guard(device);
   call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
@@ -273,10 +307,12 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 }  // namespace torch_mojo
 
 // `tensors`, `scalars`, `dtype_arguments`: schema arguments separated by commas; "len(x)" and "=1" in scalars. `masks`:
-// one per dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty.
+// one per dtype argument. `functional`, `in_place`: the overloads that belong to the row's, or empty. `other_dtypes`:
+// "target=4,..": the dtype's code, or nothing.
 TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
                                                   const char* tensors, const char* scalars, const char* dtype_arguments,
-                                                  const char* functional, const char* in_place, const char* format_of) {
+                                                  const char* functional, const char* in_place, const char* format_of,
+                                                  const char* other_dtypes, int32_t promotes) {
   using namespace torch_mojo;
   return shield([&] {
     const auto op = find_operator(name);
@@ -299,6 +335,25 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     for (size_t i = 0; i < schema.arguments().size(); i++) {
       const auto* alias = schema.arguments()[i].alias_info();
       if (alias != nullptr && alias->isWrite()) row->outputs.push_back(static_cast<int>(i));
+    }
+    row->promotes = promotes != 0;
+    std::map<std::string, std::string> others;
+    for (const auto& other : split(other_dtypes)) {
+      const auto equals = other.find('=');
+      others[other.substr(0, equals)] = other.substr(equals + 1);
+    }
+    const auto contains = [](const std::vector<int>& list, int value) {
+      return std::find(list.begin(), list.end(), value) != list.end();
+    };
+    for (const auto& source : row->tensors) {
+      const int argument = source.argument;
+      const auto other = others.find(schema.arguments()[argument].name());
+      if (row->dtype_arguments.empty() || contains(row->dtype_arguments, argument) ||
+          contains(row->outputs, argument) || (other != others.end() && other->second.empty()))
+        continue;
+      const auto dtype =
+          other == others.end() ? at::ScalarType::Undefined : static_cast<at::ScalarType>(std::stoi(other->second));
+      row->expected_dtypes.emplace_back(argument, dtype);
     }
     auto boxed = [](auto kernel) {
       using Kernel = typename decltype(kernel)::element_type;

@@ -25,6 +25,7 @@ c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? devi
 
 void check_device_index(int64_t index) {
   const int count = mojo_device_count();
+  if (C10_UNLIKELY(mojo_in_bad_fork())) check_status(mojo_check_device(0));
   TORCH_CHECK(index >= 0 && index < count, "mojo: invalid device index ", index, "; there ",
               count == 1 ? "is " : "are ", count, count == 1 ? " device" : " devices",
               " (MOJO_RUNTIME_DEVICES chooses, e.g. cpu:2)");
@@ -40,7 +41,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(kMojo, current_device);
     void* data = nullptr;
-    if (bytes != 0) check_status(mojo_allocate(current_device, bytes, current_stream(current_device), &data));
+    check_status(mojo_allocate(current_device, bytes, current_stream(current_device), &data));
     return {data, data, &release_device_memory, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_device_memory; }
@@ -146,6 +147,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kMojo, static_cast<c10::DeviceIndex>(device)), id);
   }
   c10::Stream getStream(c10::Device device) const override {
+    // Not check_device_index: in a forked child autograd asks where an exception ends the process.
+    TORCH_CHECK(index_of(device) < mojo_device_count(), "mojo: invalid device index ",
+                static_cast<int>(index_of(device)));
     return make_stream(index_of(device), current_streams[index_of(device)]);
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return make_stream(index_of(device), 0); }
@@ -160,6 +164,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const int device = index_of(stream.device());
+    check_device_index(device);
     const auto previous = make_stream(device, current_streams[device]);
     current_streams[device] = stream.id();
     return previous;
@@ -176,6 +181,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check_status(mojo_stream_synchronize(stream.device_index(), stream.id()));
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
+    check_device_index(device < 0 ? current_device : device);
     check_status(mojo_device_synchronize(device < 0 ? current_device : device));
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {

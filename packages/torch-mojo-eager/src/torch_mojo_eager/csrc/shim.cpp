@@ -1,6 +1,7 @@
 // The shim as one translation unit: torch's headers are parsed once.
 #include "attention.cpp"
 #include "autocast.cpp"
+#include "autograd.cpp"
 #include "channel_norm.cpp"
 #include "common.cpp"
 #include "convolution.cpp"
@@ -30,5 +31,6 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_indexing();
     register_attention();
     register_autocast_fallthrough();
+    start_autograd_threads();
   });
 }

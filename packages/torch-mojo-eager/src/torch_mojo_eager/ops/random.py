@@ -60,8 +60,10 @@ def _check_dtype(name: str, self: Tensor, allowed: tuple[str, ...]) -> None:
         )
 
 
-def _reserve(generator: Generator | None, numel: int, index: int, unroll: int) -> list[int]:
+def _reserve(generator: Generator | None, numel: int, index: int | None, unroll: int) -> list[int]:
     """Advances the generator by one call's draws; returns a random kernel's first scalars: seed, offset, max_blocks."""
+    if index is None:
+        raise RuntimeError("Expected all tensors to be on the same device, but found at least two, cpu and mojo!")
     blocks = _max_blocks(index)
     threads = _BLOCK * min(-(-numel // _BLOCK), blocks)
     increment = 4 * -(-numel // (threads * unroll))

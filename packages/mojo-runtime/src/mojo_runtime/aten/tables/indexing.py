@@ -100,6 +100,7 @@ ROWS: tuple[Row, ...] = (
         tensors=("out", "tensors"),
         scalars=("dim",),
         parameters=(("dtype", "out"),),
+        other_dtypes=(("tensors", ""),),
         doc="Concatenation; inputs of other dtypes are converted.",
     ),
     _triangle("tril", "Lower triangle."),

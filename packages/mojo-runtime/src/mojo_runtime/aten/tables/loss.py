@@ -10,14 +10,16 @@ def _pair(name: str, output: str, op: str, parameter: str = "", *, weight: bool 
     inputs = ("self", "target", *(("weight",) if weight else ()))
     scalars = ("reduction", *((parameter,) if parameter else ()))
     gradient_overload = "out" if name == "huber_loss" else "grad_input"
+    promotes = not weight
     return (
         Native(
             name=f"{name}.out",
             kernel="loss.pair:pair_loss",
             tensors=("out", *inputs),
             scalars=scalars,
-            parameters=(("dtype", "self"), ("op", f"={op}")),
+            parameters=(("dtype", "out" if promotes else "self"), ("op", f"={op}")),
             dtypes=FLOATING,
+            promotes=promotes,
             doc=f"{output} loss.",
         ),
         Native(
@@ -25,8 +27,9 @@ def _pair(name: str, output: str, op: str, parameter: str = "", *, weight: bool 
             kernel="loss.pair:pair_loss_backward",
             tensors=("grad_input", "grad_output", *inputs),
             scalars=scalars,
-            parameters=(("dtype", "self"), ("op", f"={op}")),
+            parameters=(("dtype", "grad_input" if promotes else "self"), ("op", f"={op}")),
             dtypes=FLOATING,
+            promotes=promotes,
             doc=f"Gradient of the {output.lower()} loss.",
         ),
     )
@@ -43,6 +46,7 @@ ROWS: tuple[Row, ...] = (
         tensors=("output", "total_weight", "self", "target", "weight"),
         scalars=("reduction", "ignore_index"),
         dtypes=FLOATING,
+        other_dtypes=(("target", "int64"),),
         doc="Negative log likelihood loss.",
     ),
     Native(
@@ -51,6 +55,7 @@ ROWS: tuple[Row, ...] = (
         tensors=("grad_input", "grad_output", "self", "target", "weight", "total_weight"),
         scalars=("reduction", "ignore_index"),
         dtypes=FLOATING,
+        other_dtypes=(("target", "int64"),),
         doc="Gradient of the negative log likelihood loss.",
     ),
 )

@@ -112,6 +112,7 @@ def _fused(
 ) -> tuple[Native, Native]:
     """The two overloads of a fused step: the learning rate as a number and as a tensor; `optional` is a list or ""."""
     lengths = ("len(self)", f"len({optional})") if optional else ("len(self)",)
+    numbers = tuple((name, "float32") for name in ("state_steps", *COMPANIONS) if name in (*lists, *COMPANIONS))
     return (
         Native(
             name=name,
@@ -120,6 +121,7 @@ def _fused(
             scalars=(*lengths, "lr", *scalars),
             parameters=(*parameters, ("learning_rate", "=number")),
             dtypes=FLOATING,
+            other_dtypes=numbers,
             doc="One optimizer step on all parameters.",
         ),
         Native(
@@ -129,6 +131,7 @@ def _fused(
             scalars=(*lengths, *scalars),
             parameters=(*parameters, ("learning_rate", "=tensor")),
             dtypes=FLOATING,
+            other_dtypes=(*numbers, ("lr", "float32")),
             doc="One optimizer step on all parameters, the learning rate being a tensor.",
         ),
     )
@@ -156,6 +159,7 @@ ROWS: tuple[Row, ...] = (
         tensors=("self", "found_inf", "inv_scale"),
         scalars=("len(self)",),
         dtypes=FLOATING,
+        other_dtypes=(("found_inf", "float32"), ("inv_scale", "float32")),
         doc="Undoes loss scaling and notes gradients that are not finite.",
     ),
     Native(

@@ -30,6 +30,7 @@ def _pool(
         scalars=(kind, f"={rank}", *scalars),
         parameters=(("dtype", dtype),),
         dtypes=dtypes,
+        other_dtypes=(("indices", "int64"),),
         doc=f"{doc} over {rank} dimensions.",
     )
 
