@@ -92,11 +92,11 @@ def test_loader_workers(device):
     assert total.item() == sum(i * i for i in range(12))
 
 
-def _train(queue):
+def _train(queue, device):
     import torch_mojo_eager
 
     torch_mojo_eager.register_mojo_devices()
-    x = torch.ones(4, device="mojo", requires_grad=True)
+    x = torch.ones(4, device=device, requires_grad=True)
     (x * 3).sum().backward()
     queue.put(x.grad.tolist())
 
@@ -104,7 +104,7 @@ def _train(queue):
 def test_spawned_child_works(device):
     context = torch.multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=_train, args=(queue,))
+    process = context.Process(target=_train, args=(queue, device))
     process.start()
     assert queue.get(timeout=120) == [3] * 4
     process.join()
