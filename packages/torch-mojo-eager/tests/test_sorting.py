@@ -105,6 +105,19 @@ def test_positions_of_order_statistics(device):
         assert torch.equal(x.gather(1, indices).cpu(), values.cpu())
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("distinct", [2, 10**6])
+def test_selection_from_long_rows(device, distinct, dtype):
+    """The value and the position that a stable sort gives, at the ends, in the middle and along a strided dimension."""
+    x = elements(3, 2000, dtype=dtype, distinct=distinct)
+    values, positions = torch.sort(x, dim=1, stable=True)
+    for where in (x, x.t().contiguous().t()):
+        for k in (1, 2, 997, 2000):
+            found, position = torch.kthvalue(where.to(device), k, 1)
+            assert torch.equal(found.cpu(), values[:, k - 1])
+            assert torch.equal(position.cpu(), positions[:, k - 1])
+
+
 DISTINCT: dict[str, Function] = {
     "all": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     "values": torch.unique,

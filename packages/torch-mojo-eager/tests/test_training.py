@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import threading
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+import mojo_runtime
 
 
 class Block(nn.Module):
@@ -179,3 +182,15 @@ def test_shapes_and_values_compile_nothing(device):
         tokens = torch.randint(31, (batch, length)).to(device)
         (model(tokens)[:, ::2].transpose(0, 2) * 2.5).sum().item()
     assert service().builds() == builds
+
+
+def test_backward_runs_in_the_callers_thread(device):
+    """On CPUs handing a backward pass to another thread costs more than small kernels do."""
+    if mojo_runtime.device(device.index or 0).kind != "cpu":
+        pytest.skip("GPUs keep autograd's threads")
+    x = torch.ones(3, device=device, requires_grad=True)
+    threads = []
+    y = x * 2
+    y.register_hook(lambda gradient: threads.append(threading.get_ident()))
+    y.sum().backward()
+    assert threads == [threading.get_ident()]

@@ -148,7 +148,8 @@ def indexing(device: torch.device) -> list[torch.Tensor]:
 def sorting(device: torch.device) -> list[torch.Tensor]:
     """Order statistics, distinct elements, search, running extrema."""
     x = (_values(3, 40) * 4).round().to(device)
-    results = [*x.sort(dim=1, stable=True), x.topk(3, 1)[0], x.median(1)[0], x.mode(1)[0], *x.cummax(1), *x.cummin(0)]
+    results = [*x.sort(dim=1, stable=True), x.topk(3, 1)[0], x.median(1)[0], x.kthvalue(2, 0, True)[0], x.mode(1)[0]]
+    results += [*x.cummax(1), *x.cummin(0)]
     results += [x.logcumsumexp(1), *x.unique(return_inverse=True, return_counts=True)]
     edges = torch.arange(-4.0, 4.0, device=device)
     results += [torch.bucketize(x, edges), torch.isin(x, edges), torch.histc(x, 5, -2, 2)]

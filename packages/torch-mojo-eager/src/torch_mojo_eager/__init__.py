@@ -43,7 +43,8 @@ def register_mojo_devices() -> None:
         mojo.define("launch(str key, Tensor?[] tensors, int[] scalars) -> ()")
         aten = torch.library.Library("aten", "IMPL")
         loaded = shim.load()
-        loaded.initialize("mojo")
+        devices = mojo_runtime.devices()
+        loaded.initialize("mojo", [mojo_runtime.PhiloxGenerator(device).max_blocks for device in devices])
         backend_registration.rename_privateuse1_backend("mojo")
         torch._register_device_module("mojo", device_module.create())
         backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
@@ -51,6 +52,10 @@ def register_mojo_devices() -> None:
         autocast.register(loaded, aten)
         interchange.install()
         _libraries.extend((mojo, aten))
+        if {device.kind for device in devices} == {"cpu"}:
+            # As the CPU's, the backward pass runs in its caller's thread: waking a thread of autograd and waiting for
+            # it costs more than a small kernel. This says so for the thread that registers.
+            torch.autograd.set_multithreading_enabled(False)
 
 
 __all__ = ["__version__", "register_mojo_devices"]

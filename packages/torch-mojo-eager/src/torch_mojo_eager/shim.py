@@ -28,9 +28,14 @@ class Shim:
         if getattr(self._library, name)(*arguments) != 0:
             raise RuntimeError(self._library.torch_mojo_error().decode())
 
-    def initialize(self, name: str) -> None:
-        """Registers the device under a name, with allocator, guard, hooks, views, copies and layer norm."""
-        self._call("torch_mojo_initialize", name.encode())
+    def initialize(self, name: str, max_blocks: Sequence[int]) -> None:
+        """Registers the device under a name, with everything that needs no rows.
+
+        Args:
+            name: The device's name.
+            max_blocks: For each device, how many blocks the grid of random draws has at most.
+        """
+        self._call("torch_mojo_initialize", name.encode(), (ctypes.c_int64 * len(max_blocks))(*max_blocks))
 
     def register_pointwise(
         self, name: str, key: str, mask: int, promotion: int, inputs: str, scalars: str, forms: str
@@ -57,7 +62,6 @@ class Shim:
         dtype_arguments: str,
         functional: str,
         in_place: str,
-        format_of: str,
         other_dtypes: str,
         promotes: bool,
     ) -> None:
@@ -72,7 +76,6 @@ class Shim:
             dtype_arguments.encode(),
             functional.encode(),
             in_place.encode(),
-            format_of.encode(),
             other_dtypes.encode(),
             ctypes.c_int32(promotes),
         )

@@ -73,8 +73,6 @@ class Native:
             steps, scales. ("target", "int64") says which they have; "" where the kernel reads any.
         promotes: Inputs of other dtypes are converted, as torch's own kernels of the op do; the first dtype parameter
             is the output's.
-        memory_format: The argument whose memory format new outputs take, for ops whose meta functions do not say what
-            torch's CPU kernels do.
         doc: One line for the op listing.
     """
 
@@ -87,7 +85,6 @@ class Native:
     dtype_parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
     other_dtypes: tuple[tuple[str, str], ...] = ()
     promotes: bool = False
-    memory_format: str = ""
     doc: str = ""
 
 

@@ -12,10 +12,6 @@ namespace {
 using Optional = std::optional<at::Tensor>;
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-constexpr uint64_t kFloating =
-    1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
-    1 << static_cast<int>(at::ScalarType::Double) | 1 << static_cast<int>(at::ScalarType::BFloat16);
-
 // A module's two kernels: "forward" and "backward".
 struct Families {
   explicit Families(const std::string& module, const std::string& parameters)

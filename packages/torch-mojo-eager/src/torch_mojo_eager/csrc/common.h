@@ -7,7 +7,9 @@
 #include <c10/util/Exception.h>
 #include <mojo_runtime.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #define TORCH_MOJO_API extern "C" __attribute__((visibility("default")))
 
@@ -45,6 +47,8 @@ class CurrentDevice {
 
 c10::Allocator* device_allocator();
 at::Generator default_generator(int64_t device);
+// Reserves `increment` draws per thread of the default generator, or another; returns {seed, offset} before.
+std::vector<int64_t> philox_state(const std::optional<at::Generator>& generator, int64_t device, int64_t increment);
 
 // Registers a kernel for the life of the process; `name` is an overload such as "add.out".
 void register_kernel(const std::string& name, c10::DispatchKey key, c10::KernelFunction kernel);

@@ -19,6 +19,11 @@ namespace torch_mojo {
 
 constexpr int kDtypeCodes = 32;
 
+// Masks of dtypes.
+constexpr uint64_t kFloating =
+    1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
+    1 << static_cast<int>(at::ScalarType::Double) | 1 << static_cast<int>(at::ScalarType::BFloat16);
+
 inline int64_t float_bits(double value) {
   int64_t bits;
   std::memcpy(&bits, &value, sizeof bits);

@@ -4,9 +4,8 @@
 // - functional and in-place, of structured ops: torch's own kernel checks the arguments and allocates the output, then
 // calls
 //   the `.out` overload, which trusts what it gets;
-// - functional, of other ops: the op runs on meta tensors first, which gives the outputs to allocate;
-// - `.out` called by the user: the functional form runs on meta tensors first, then the given outputs are checked and
-// resized.
+// - functional, of other ops: the op's meta function, of meta.cpp or torch's, gives the outputs to allocate;
+// - `.out` called by the user: the meta function runs first, then the given outputs are checked and resized.
 #include <ATen/MemoryOverlap.h>
 
 #include <map>
@@ -37,8 +36,8 @@ struct NativeRow {
   std::vector<int> outputs;          // schema positions of the written arguments, in order
   bool promotes = false;             // inputs of another dtype than the first of those are converted; else refused
   std::vector<std::pair<int, at::ScalarType>> expected_dtypes;  // of other inputs; Undefined: of the first of those
-  std::string format_of;  // the tensor whose memory format new outputs take; empty: what torch says
   std::optional<c10::OperatorHandle> functional;
+  MetaFunction meta = nullptr;  // of meta.cpp; else torch's own
 
   // What an argument must have or be converted to; Undefined: anything.
   at::ScalarType expected_dtype(int argument, at::ScalarType first) const {
@@ -80,6 +79,12 @@ std::array<at::ScalarType, 4> kernel_dtypes(const NativeRow& row, const c10::Fun
       throw_dtype_not_implemented(row.name, dtypes.data(), row.dtype_arguments.size());
   }
   return dtypes;
+}
+
+// The outputs of the row's op on meta tensors, undefined where they are not asked for.
+std::vector<at::Tensor> meta_outputs(const NativeRow& row, const c10::FunctionSchema& schema,
+                                     const c10::IValue* arguments) {
+  return row.meta != nullptr ? row.meta(arguments) : infer_outputs(*row.functional, schema, arguments);
 }
 
 void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments) {
@@ -138,15 +143,6 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
   call.launch(row.kernel.slot(dtypes.data(), row.dtype_arguments.size()), device, row.name);
 }
 
-// Gives an output that nobody else has seen the memory format of another tensor.
-void restride(const at::Tensor& out, const at::Tensor& model) {
-  const auto format = model.suggest_memory_format();
-  const int64_t dimensions = format == at::MemoryFormat::ChannelsLast     ? 4
-                             : format == at::MemoryFormat::ChannelsLast3d ? 5
-                                                                          : -1;
-  if (out.dim() == dimensions) out.unsafeGetTensorImpl()->empty_tensor_restride(format);
-}
-
 void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::Tensor& device_of) {
   TORCH_CHECK(out.scalar_type() == wanted.scalar_type(), "Expected out tensor to have dtype ", wanted.dtype(),
               ", but got ", out.dtype(), " instead");
@@ -166,11 +162,7 @@ struct OutKernel final : c10::OperatorKernel {
     c10::IValue* arguments = stack->data() + base;
     if (has_default && !uniform(arguments)) return op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
     const bool trusted = TrustOutputs::take();
-    if (!trusted && row->functional) check_outputs(schema, arguments);
-    if (trusted && !row->format_of.empty()) {
-      const at::Tensor& model = arguments[*schema.argumentIndexWithName(row->format_of)].toTensor();
-      for (const int output : row->outputs) restride(arguments[output].toTensor(), model);
-    }
+    if (!trusted && (row->functional || row->meta != nullptr)) check_outputs(schema, arguments);
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
       c10::IValue result = std::move(arguments[row->outputs[0]]);
@@ -208,7 +200,7 @@ struct OutKernel final : c10::OperatorKernel {
   }
 
   void check_outputs(const c10::FunctionSchema& schema, const c10::IValue* arguments) const {
-    const auto wanted = infer_outputs(*row->functional, schema, arguments);
+    const auto wanted = meta_outputs(*row, schema, arguments);
     const at::Tensor* input = nullptr;
     for (size_t i = 0; i < schema.arguments().size() && input == nullptr; i++) {
       if (std::find(row->outputs.begin(), row->outputs.end(), i) != row->outputs.end()) continue;
@@ -266,7 +258,7 @@ struct InferredForm final : c10::OperatorKernel {
     const auto& schema = op.schema();
     const size_t base = stack->size() - schema.arguments().size();
     const c10::IValue* arguments = stack->data() + base;
-    const auto metas = infer_outputs(op, schema, arguments);
+    const auto metas = meta_outputs(*row, schema, arguments);
     c10::DeviceIndex device = -1;
     for (size_t i = 0; i < schema.arguments().size(); i++)
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
@@ -280,10 +272,7 @@ struct InferredForm final : c10::OperatorKernel {
         out_arguments.push_back(arguments[*position]);
       } else {
         TORCH_INTERNAL_ASSERT(next < metas.size());
-        at::Tensor output = empty_like_meta(metas[next], device);
-        if (!row->format_of.empty())
-          restride(output, arguments[*schema.argumentIndexWithName(row->format_of)].toTensor());
-        outputs.emplace_back(std::move(output));
+        outputs.emplace_back(metas[next].defined() ? empty_like_meta(metas[next], device) : at::Tensor());
         next++;
         out_arguments.push_back(outputs.back());
       }
@@ -311,7 +300,7 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 // "target=4,..": the dtype's code, or nothing.
 TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* key_template, const uint64_t* masks,
                                                   const char* tensors, const char* scalars, const char* dtype_arguments,
-                                                  const char* functional, const char* in_place, const char* format_of,
+                                                  const char* functional, const char* in_place,
                                                   const char* other_dtypes, int32_t promotes) {
   using namespace torch_mojo;
   return shield([&] {
@@ -320,7 +309,6 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     const auto dtype_names = split(dtype_arguments);
     auto row =
         std::make_shared<NativeRow>(name, key_template, std::vector<uint64_t>(masks, masks + dtype_names.size()));
-    row->format_of = format_of;
     for (const auto& tensor : split(tensors)) row->tensors.push_back({Source::kTensor, argument_index(schema, tensor)});
     for (const auto& scalar : split(scalars)) {
       if (scalar[0] == '=') {
@@ -363,12 +351,10 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     for (const std::string& form : {std::string(functional), std::string(in_place)}) {
       if (form.empty()) continue;
       const auto form_op = find_operator(form);
+      if (form == functional) row->meta = find_meta(form);
       if (form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
       if (form == functional) row->functional = form_op;
-      // A composite of other ops does not call the `.out` overload, as structured ops do.
-      const bool composed =
-          !row->format_of.empty() && form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-      if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels) && !composed) {
+      if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels) && (row->meta == nullptr || form == in_place)) {
         using Tensor = const at::Tensor&;
         using Dims = at::OptionalIntArrayRef;
         using Dtype = std::optional<at::ScalarType>;
@@ -383,6 +369,8 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
     }
     const bool on_lists = !row->outputs.empty() && schema.arguments()[row->outputs[0]].type()->str() == "Tensor[]";
     const bool has_default = on_lists && op.hasComputedKernelForDispatchKey(kDefaultKernels);
+    // Torch's composite calls the functional form, and copies.
+    if (row->meta != nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) return;
     register_kernel(name, key, boxed(std::make_unique<OutKernel>(row, has_default)));
   });
 }

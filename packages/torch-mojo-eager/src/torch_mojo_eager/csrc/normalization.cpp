@@ -4,17 +4,13 @@
 namespace torch_mojo {
 namespace {
 
-constexpr uint64_t kFloatingDtypes =
-    1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
-    1 << static_cast<int>(at::ScalarType::Double) | 1 << static_cast<int>(at::ScalarType::BFloat16);
-
 KernelFamily& forward_family() {
-  static KernelFamily family("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", {kFloatingDtypes});
+  static KernelFamily family("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", {kFloating});
   return family;
 }
 
 KernelFamily& backward_family() {
-  static KernelFamily family("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", {kFloatingDtypes});
+  static KernelFamily family("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", {kFloating});
   return family;
 }
 

@@ -363,7 +363,6 @@ c10::Allocator* device_allocator() { return &the_device_allocator(); }
 
 at::Generator default_generator(int64_t device) { return default_generator_of(static_cast<c10::DeviceIndex>(device)); }
 
-// Reserves `increment` draws per thread; returns {seed, offset} before.
 std::vector<int64_t> philox_state(const std::optional<at::Generator>& generator, int64_t device, int64_t increment) {
   const at::Generator& chosen =
       generator && generator->defined() ? *generator : default_generator_of(static_cast<c10::DeviceIndex>(device));

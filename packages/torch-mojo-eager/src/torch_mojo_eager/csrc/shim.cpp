@@ -9,16 +9,18 @@
 #include "indexing.cpp"
 #include "kernel_call.cpp"
 #include "launch.cpp"
+#include "meta.cpp"
 #include "native.cpp"
 #include "normalization.cpp"
 #include "pointwise.cpp"
+#include "random.cpp"
 #include "runtime.cpp"
 #include "structured.cpp"
 #include "views.cpp"
 
 // Registers the device under `name` with everything that needs no rows. The schemas of the mojo:: ops are defined
-// before.
-TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
+// before. `max_blocks`: for each device, how many blocks the grid of random draws has at most.
+TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name, const int64_t* max_blocks) {
   using namespace torch_mojo;
   return shield([&] {
     register_runtime(name);
@@ -30,6 +32,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name) {
     register_convolution();
     register_indexing();
     register_attention();
+    register_random(max_blocks, mojo_device_count());
     register_autocast_fallthrough();
     start_autograd_threads();
   });

@@ -32,4 +32,11 @@ void register_structured_form(const std::string& overload);
 std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, const c10::FunctionSchema& schema,
                                       const c10::IValue* arguments);
 
+// A meta function of ours: checks an op's arguments, in the order of its schema, and returns its outputs as meta
+// tensors, undefined where they are not asked for.
+using MetaFunction = std::vector<at::Tensor> (*)(const c10::IValue* arguments);
+
+// That of a functional overload; nullptr where torch's own says all.
+MetaFunction find_meta(const std::string& functional);
+
 }  // namespace torch_mojo

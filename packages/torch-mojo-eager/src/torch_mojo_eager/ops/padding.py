@@ -1,4 +1,4 @@
-"""Copies that map coordinates and whose outputs torch does not allocate: constant padding, flips, rolls, shuffles."""
+"""Copies that map coordinates: flips, rolls, shuffles. Padding is rows in mojo_runtime/aten/tables/resampling.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_mojo_eager.ops.registry import launch, op
 
 KERNELS = (("mapping:mapped_copy[dtype={0}]", (ALL,)),)
 
-_REFLECT, _REPLICATE, _FLIP, _ROLL = 2, 3, 4, 5  # of mojo_kernels/resampling/axis.mojo
+_FLIP, _ROLL = 4, 5  # of mojo_kernels/resampling/axis.mojo
 
 
 def _wrap(dim: int, ndim: int) -> int:
@@ -59,75 +59,6 @@ def roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tenso
     if self.numel():
         launch("mapping:mapped_copy", [result, self], [_ROLL, self.ndim, *distances], dtype=self.dtype)
     return result
-
-
-def _padded_shape(self: Tensor, padding: Sequence[int], rank: int, reflects: bool) -> list[int]:
-    """The sizes of a result of padding with elements of the input over 2 or 3 dimensions."""
-    if len(padding) != 2 * rank:
-        raise RuntimeError(f"padding size is expected to be {2 * rank}, but got: {len(padding)}")
-    batched = self.ndim == rank + 2
-    if not (batched or self.ndim == rank + 1) or 0 in self.shape[1 if batched else 0 :]:
-        raise RuntimeError(
-            f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor with possibly 0 batch size and other non-zero "
-            f"dimensions for input, but got: {list(self.shape)}"
-        )
-    shape = list(self.shape)
-    for i in range(rank):
-        d = self.ndim - 1 - i
-        before, after = padding[2 * i : 2 * i + 2]
-        if reflects and (before >= self.shape[d] or after >= self.shape[d]):
-            raise RuntimeError(
-                "Padding size should be less than the corresponding input dimension, "
-                f"but got: padding ({before}, {after}) at dimension {d} of input {list(self.shape)}"
-            )
-        shape[d] += before + after
-    if min(shape[-rank:]) < 1:
-        raise RuntimeError(
-            f"input of spatial sizes {list(self.shape[-rank:])} is too small. Calculated output sizes "
-            f"{shape[-rank:]} must be >= 1 in every dimension"
-        )
-    return shape
-
-
-def _register_padding(mode: str, kind: int, rank: int) -> None:
-    """Padding with elements of the input, or only its gradient: the rest are rows in tables/resampling.py."""
-    name = f"{mode}_pad{rank}d"
-    reflects = kind == _REFLECT
-
-    def pad_out(self: Tensor, padding: Sequence[int], *, out: Tensor) -> Tensor:
-        shape = _padded_shape(self, padding, rank, reflects)
-        if list(out.shape) != shape:
-            out.resize_(shape)
-        launch("mapping:mapped_copy", [out, self], [kind, len(padding), *padding], dtype=self.dtype)
-        return out
-
-    def pad(self: Tensor, padding: Sequence[int]) -> Tensor:
-        shape = _padded_shape(self, padding, rank, reflects)
-        return pad_out(self, padding, out=_empty_like_format_of(self, shape))
-
-    def pad_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-        shape = _padded_shape(self, padding, rank, reflects)
-        if list(grad_output.shape) != shape:
-            raise RuntimeError(
-                f"{name}_backward: sizes of grad_output unexpected. Expected: {shape}, Got: {list(grad_output.shape)}"
-            )
-        result = _empty_like_format_of(self, self.shape)
-        scalars = [kind, len(padding), *padding]
-        launch("resampling.separable:resample_backward", [result, grad_output], scalars, dtype=self.dtype)
-        return result
-
-    pad.__doc__ = pad_out.__doc__ = f"Padding by {mode} over {rank} dimensions."
-    pad_backward.__doc__ = f"Gradient of padding by {mode} over {rank} dimensions."
-    if reflects:
-        op(f"aten::{name}")(pad)
-        op(f"aten::{name}.out")(pad_out)
-    op(f"aten::{name}_backward")(pad_backward)
-
-
-# Torch's own meta functions of these are in Python and would not keep channels last, as its CPU kernels do.
-_register_padding("reflection", _REFLECT, 2)
-_register_padding("replication", _REPLICATE, 2)
-_register_padding("replication", _REPLICATE, 3)
 
 
 @op("aten::channel_shuffle")

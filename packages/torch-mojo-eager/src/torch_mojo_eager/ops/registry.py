@@ -239,7 +239,6 @@ def register_row(shim: Any, row: Row) -> None:
             ",".join(arguments),
             functional,
             in_place,
-            row.memory_format,
             ",".join(f"{name}={DTYPE_CODES[dtype] if dtype else ''}" for name, dtype in row.other_dtypes),
             row.promotes,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,81 +23,22 @@ def _wrap(name: str, x: Tensor, dim: int) -> int:
     return dim % count
 
 
-def _store(values: Tensor, indices: Tensor, results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    for output, result in zip((values, indices), results, strict=True):
-        output.resize_(result.shape).copy_(result)
-    return values, indices
-
-
-def _pick(x: Tensor, dim: int, keepdim: bool, position: int | Tensor) -> tuple[Tensor, Tensor]:
-    """The elements at a position of the sorted rows, and where they came from."""
-    values, indices = torch.sort(x, dim=dim, stable=True)
-    if isinstance(position, int):
-        picked = values.narrow(dim, position, 1), indices.narrow(dim, position, 1)
-    else:
-        picked = values.gather(dim, position), indices.gather(dim, position)
-    return picked if keepdim else (picked[0].squeeze(dim), picked[1].squeeze(dim))
-
-
-@op("aten::kthvalue.values")
-def kthvalue(
-    self: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, values: Tensor, indices: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The k-th smallest element along a dimension, and its position."""
-    dim = _wrap("kthvalue", self, dim)
-    if not 1 <= k <= (self.shape[dim] if self.ndim else 1):
-        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}")
-    if self.ndim == 0:
-        return _store(values, indices, (self, torch.zeros_like(self, dtype=torch.int64)))
-    return _store(values, indices, _pick(self, dim, keepdim, k - 1))
-
-
-def _median(x: Tensor, dim: int, keepdim: bool, ignores_nan: bool) -> tuple[Tensor, Tensor]:
-    if x.ndim == 0:
-        return x, torch.zeros_like(x, dtype=torch.int64)
-    last = x.shape[dim] - 1
-    if not x.is_floating_point():
-        return _pick(x, dim, keepdim, last // 2)
-    # NaN is the largest element: the lower median of the others, or the first NaN.
-    found = torch.isnan(x).sum(dim, keepdim=True)
-    position = (last - found).clamp_(min=0) // 2
-    if not ignores_nan:
-        position = torch.where(found > 0, last + 1 - found, position)
-    return _pick(x, dim, keepdim, position)
-
-
-@op("aten::median.dim_values")
-def median_along(
-    self: Tensor, dim: int, keepdim: bool = False, *, values: Tensor, indices: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The lower median along a dimension, and its position; NaN wins."""
-    return _store(values, indices, _median(self, _wrap("median", self, dim), keepdim, False))
-
-
-@op("aten::nanmedian.dim_values")
-def nanmedian_along(
-    self: Tensor, dim: int, keepdim: bool = False, *, values: Tensor, indices: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The lower median of what is not NaN along a dimension, and its position."""
-    return _store(values, indices, _median(self, _wrap("nanmedian", self, dim), keepdim, True))
-
-
-def _median_of_all(x: Tensor, ignores_nan: bool) -> Tensor:
+def _median_of_all(x: Tensor, along: Callable[[Tensor, int], tuple[Tensor, Tensor]]) -> Tensor:
     if x.numel() == 0:
         return x.new_full((), float("nan") if x.is_floating_point() else torch.iinfo(x.dtype).min)
-    return _median(x.reshape(-1), 0, False, ignores_nan)[0].clone()
+    return along(x.reshape(-1), 0)[0]
 
 
 @op("aten::median")
 def median(self: Tensor) -> Tensor:
     """The lower median of all elements; NaN wins."""
-    return _median_of_all(self, False)
+    return _median_of_all(self, torch.median)
 
 
 @op("aten::nanmedian")
 def nanmedian(self: Tensor) -> Tensor:
     """The lower median of all elements that are not NaN."""
-    return _median_of_all(self, True)
+    return _median_of_all(self, torch.nanmedian)
 
 
 @op("aten::mode")

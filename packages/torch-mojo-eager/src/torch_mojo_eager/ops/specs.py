@@ -7,8 +7,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from mojo_runtime.aten import key_template, rows
-from mojo_runtime.aten.table import ALL, FLOATING, Row
+from mojo_runtime.aten.table import ALL, FLOATING, NUMERIC, Row
 from torch_mojo_eager.ops import registry
+
+_FILLS = "mojo_kernels.random.distributions"
 
 # Kernels that the shim's C++ launches by itself.
 _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
@@ -23,6 +25,17 @@ _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
         for count in (1, 2)
         for action in ("get", "set", "add")
     ),
+    ("mojo_kernels.attention.forward:forward[dtype={0}]", (FLOATING,)),
+    ("mojo_kernels.attention.backward:backward[dtype={0}]", (FLOATING,)),
+    (f"{_FILLS}:uniform[dtype={{0}}]", (FLOATING,)),
+    *((f"{_FILLS}:normal[dtype={{0}},logarithmic={flag}]", (FLOATING,)) for flag in ("false", "true")),
+    *((f"{_FILLS}:integer[dtype={{0}},wide={flag}]", (NUMERIC,)) for flag in ("false", "true")),
+    (f"{_FILLS}:bernoulli[dtype={{0}}]", (NUMERIC,)),
+    *((f"{_FILLS}:inverse[dtype={{0}},kind={kind}]", (FLOATING,)) for kind in ("exponential", "cauchy")),
+    (f"{_FILLS}:inverse[dtype={{0}},kind=geometric]", (NUMERIC,)),
+    ("mojo_kernels.random.dropout:dropout[dtype={0}]", (FLOATING,)),
+    ("mojo_kernels.random.dropout:backward[dtype={0}]", (FLOATING,)),
+    ("mojo_kernels.random.dropout:bernoulli[dtype={0},probability={1}]", (NUMERIC, FLOATING)),
     ("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", (FLOATING,)),
     ("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", (FLOATING,)),
 )

@@ -98,6 +98,25 @@ def _rows(rank: int) -> tuple[Native, ...]:
             ADAPTIVE,
             doc="Gradient of those maxima",
         ),
+        *(
+            _pool(
+                f"{name}.out",
+                "average:avg_pool",
+                ("out", "self"),
+                rank,
+                ADAPTIVE,
+                doc="Averages of as many windows as asked for",
+            )
+            for name in (f"adaptive_avg_pool{rank}d", f"_adaptive_avg_pool{rank}d")
+        ),
+        _pool(
+            f"_adaptive_avg_pool{rank}d_backward.out",
+            "average:avg_pool_backward",
+            ("out", "grad_output"),
+            rank,
+            ADAPTIVE,
+            doc="Gradient of those averages",
+        ),
         _pool(
             f"fractional_max_pool{rank}d.output",
             "maximum:max_pool",
@@ -119,5 +138,4 @@ def _rows(rank: int) -> tuple[Native, ...]:
     )
 
 
-# Torch has no meta function for the gradient in 3 dimensions: ops/pooling.py has it.
-ROWS: tuple[Row, ...] = (*_rows(2), *(row for row in _rows(3) if not row.name.startswith("fractional_max_pool3d_back")))
+ROWS: tuple[Row, ...] = (*_rows(2), *_rows(3))

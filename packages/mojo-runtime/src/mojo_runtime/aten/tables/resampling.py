@@ -1,4 +1,4 @@
-"""Padding and interpolation over one to three dimensions.
+"""Padding, interpolation and sampling over one to three dimensions.
 
 The kernels' first scalars say what is done, and along how many dimensions: mojo_kernels/resampling/axis.mojo.
 """
@@ -24,7 +24,6 @@ def _padding(mode: str, kind: str, rank: int) -> Native:
         tensors=("out", "self"),
         scalars=(kind, "padding"),
         dtypes=NUMERIC,
-        memory_format="self",
         doc=f"Padding by {mode} over {rank} dimensions.",
     )
 
@@ -47,7 +46,6 @@ def _padding_backward(mode: str, kind: str, rank: int) -> Native:
         tensors=("grad_input", "grad_output"),
         scalars=(kind, "padding"),
         dtypes=FLOATING,
-        memory_format="self",
         doc=f"Gradient of padding by {mode} over {rank} dimensions.",
     )
 
@@ -83,14 +81,14 @@ ROWS: tuple[Row, ...] = (
         kernel="mapping:mapped_copy",
         tensors=("out", "self"),
         scalars=(CONSTANT, "pad", "value"),
-        memory_format="self",
         doc="Padding of any dimensions with a number.",
     ),
-    # Those that are missing have no fast meta functions: ops/padding.py.
-    *(_padding("reflection", REFLECT, rank) for rank in (1, 3)),
-    *(_padding("replication", REPLICATE, rank) for rank in (1, 2, 3)),
-    *(_padding_backward("reflection", REFLECT, rank) for rank in (1, 3)),
-    _padding_backward("replication", REPLICATE, 1),
+    *(
+        row(mode, kind, rank)
+        for row in (_padding, _padding_backward)
+        for mode, kind in (("reflection", REFLECT), ("replication", REPLICATE))
+        for rank in (1, 2, 3)
+    ),
     *(_nearest("upsample_nearest", NEAREST, rank) for rank in (1, 2, 3)),
     *(_nearest("_upsample_nearest_exact", NEAREST_EXACT, rank) for rank in (1, 2, 3)),
     *(
@@ -102,6 +100,22 @@ ROWS: tuple[Row, ...] = (
         _interpolation(name, kind, rank, backward=backward, dtypes=dtypes)
         for backward in (False, True)
         for name, kind, rank, dtypes in INTERPOLATIONS
+    ),
+    *(
+        Native(
+            name=f"grid_sampler_{rank}d{backward}.out",
+            kernel=f"resampling.grid_sampler:grid_sample{backward}",
+            tensors=(*outputs, "input", "grid"),
+            scalars=("interpolation_mode", "padding_mode", "align_corners"),
+            parameters=(("dtype", "input"),),
+            dtypes=FLOATING,
+            doc=f"{doc} at positions of a grid over {rank} dimensions.",
+        )
+        for rank in (2, 3)
+        for backward, outputs, doc in (
+            ("", ("out",), "Samples"),
+            ("_backward", ("out0", "out1", "grad_output"), "Gradients of samples"),
+        )
     ),
     _interpolation("_upsample_lanczos2d_aa", LANCZOS_AA, 2, backward=False, dtypes=PRECISE),
 )
