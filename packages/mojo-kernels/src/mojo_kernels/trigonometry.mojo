@@ -102,7 +102,7 @@ def _reduce_large[
 
 @inline(.always)
 def _reduce_angle[
-    dtype: DType, w: SIMDLength, //
+    dtype: DType, w: SIMDLength, //, bounded: Bool = False
 ](x: SIMD[dtype, w]) -> Tuple[SIMD[unsigned_type[dtype](), w], SIMD[dtype, w]]:
     """The integer k nearest to x / (pi / 2), right modulo 4, and x - k pi / 2.
     """
@@ -120,6 +120,8 @@ def _reduce_angle[
         r = fma(k, Vector(-1.5707963267948966), x)
         r = fma(k, Vector(-6.123233995736766e-17), r)
         r = fma(k, Vector(1.4973849048591698e-33), r)
+    comptime if bounded:
+        return quadrant, r
     comptime limit = 65536.0 if dtype == DType.float32 else 1073741824.0
     var is_large = abs(x).gt(Vector(limit)) & abs(x).lt(Vector(inf[dtype]()))
     if is_large.reduce_or():
@@ -200,12 +202,15 @@ def _sin_quadrant[
 
 
 @inline(.always)
-def sin[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
+def sin[
+    dtype: DType, w: SIMDLength, //, bounded: Bool = False
+](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """The sine.
 
     Parameters:
         dtype: float32 or float64.
         w: The vector width.
+        bounded: Whether no angle is larger than 65536.
 
     Args:
         x: Angles in radians, of any size.
@@ -213,17 +218,20 @@ def sin[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     Returns:
         The values; NaN for infinite angles.
     """
-    var quadrant, r = _reduce_angle(x)
+    var quadrant, r = _reduce_angle[bounded](x)
     return _sin_quadrant(quadrant, r)
 
 
 @inline(.always)
-def cos[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
+def cos[
+    dtype: DType, w: SIMDLength, //, bounded: Bool = False
+](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     """The cosine.
 
     Parameters:
         dtype: float32 or float64.
         w: The vector width.
+        bounded: Whether no angle is larger than 65536.
 
     Args:
         x: Angles in radians, of any size.
@@ -231,7 +239,7 @@ def cos[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     Returns:
         The values; NaN for infinite angles.
     """
-    var quadrant, r = _reduce_angle(x)
+    var quadrant, r = _reduce_angle[bounded](x)
     return _sin_quadrant(quadrant + 1, r)
 
 

@@ -87,7 +87,8 @@ struct Draws(TrivialRegisterPassable):
 def _on_cpu[
     D: Distribution
 ](call: KernelCall, output: Data[D.dtype], numel: Int, draws: Draws, d: D):
-    comptime w = simd_width_of[DType.uint32]()
+    # Two vectors hide the latency of the generator's multiplications.
+    comptime w = 2 * simd_width_of[DType.uint32]()
     var threads = draws.threads
     var rounds = ceil_div(numel, threads * D.unroll)
 
@@ -99,8 +100,16 @@ def _on_cpu[
             var bits = philox[w](
                 draws.seed, subsequences[w](thread), draws.first + UInt64(r)
             )
+            var first = thread + threads * D.unroll * r
+            if first + threads * (D.unroll - 1) + w <= numel:
+                # Without branches between them, what the elements of a draw share is computed once.
+                comptime for k in range(D.unroll):
+                    output.unsafe_store(
+                        first + threads * k, d.value[k, w](bits)
+                    )
+                continue
             comptime for k in range(D.unroll):
-                var element = thread + threads * (D.unroll * r + k)
+                var element = first + threads * k
                 if element < numel:
                     var values = d.value[k, w](bits)
                     if element + w <= numel:

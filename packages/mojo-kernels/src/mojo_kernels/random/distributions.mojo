@@ -65,9 +65,9 @@ def _standard_normal[
         )
     var length = sqrt(SIMD[unit, w](-2) * log(radius))
     comptime if k % 2 == 0:
-        return length * sin(angle)
+        return length * sin[bounded=True](angle)
     else:
-        return length * cos(angle)
+        return length * cos[bounded=True](angle)
 
 
 @fieldwise_init
