@@ -137,6 +137,7 @@ at::Tensor& bernoulli_(at::Tensor& self, double p, Generator generator) {
 
 at::Tensor& bernoulli_tensor_(at::Tensor& self, const at::Tensor& p, Generator generator) {
   static KernelFamily family("mojo_kernels.random.dropout:bernoulli[dtype={0},probability={1}]", {kNumeric, kFloating});
+  if (self.device() != p.device()) throw_different_devices(self.device(), p.device(), "bernoulli_");
   const std::array<at::ScalarType, 2> dtypes{drawn_dtype(self), p.scalar_type()};
   if (!family.supports(dtypes[0], 0) || !family.supports(dtypes[1], 1))
     throw_dtype_not_implemented("bernoulli_", dtypes.data(), 2);
@@ -252,6 +253,8 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& given, doubl
 at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double scale) {
   const auto dtype = grad_output.scalar_type();
   if (!dropout_backward_family().supports(dtype)) throw_dtype_not_implemented("native_dropout_backward", &dtype, 1);
+  if (grad_output.device() != mask.device())
+    throw_different_devices(grad_output.device(), mask.device(), "native_dropout_backward");
   const bool alike = grad_output.strides() == mask.strides() && mask.is_non_overlapping_and_dense();
   const at::Tensor gradient = alike ? grad_output : grad_output.contiguous();
   const at::Tensor kept = alike ? mask : mask.contiguous();
