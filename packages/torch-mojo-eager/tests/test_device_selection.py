@@ -169,6 +169,34 @@ def test_devices_do_not_mix_in_one_op(device, second):
     assert (a + torch.tensor(2.0)).tolist() == [3] * 3  # 0-dim CPU tensors are numbers
 
 
+def test_results_are_where_their_operands_are(device, second):
+    """Whatever device is current; also outputs that start empty and grow."""
+    x = torch.arange(12.0, device=second).reshape(3, 4).t()
+    out, grown, shared = (torch.empty(0, device=second) for _ in range(3))
+    torch.exp(x, out=out)
+    grown.resize_(5).fill_(2)
+    grown.resize_(50)
+    shared.set_(grown.untyped_storage(), 0, (60,), (1,))
+    for result in (x.abs(), out, grown, shared, x.clone(), torch.mm(x, x.t()), x.contiguous(), x[0]):
+        assert result.device == result.untyped_storage().device == second
+    assert grown[:5].tolist() == [2] * 5 and x.abs().sum().item() == 66
+    assert shared.untyped_storage().nbytes() == 240 and shared[:5].tolist() == [2] * 5
+
+
+@pytest.mark.parametrize("grow", ["resize_", "storage"])
+def test_growing_is_ordered_with_the_stream(device, side, hold, grow):
+    with side:
+        x = torch.zeros(5, device=device)
+        held = hold(side)
+        x.fill_(3)
+        if grow == "resize_":
+            x.resize_(5000)
+        else:
+            x.untyped_storage().resize_(20000)
+        held.release()
+        assert x[:5].tolist() == [3] * 5
+
+
 MIXED = {
     "index": lambda a, b: a[b.long()],
     "index_put": lambda a, b: a.index_put((a.long(),), b),

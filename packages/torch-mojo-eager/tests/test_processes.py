@@ -104,7 +104,7 @@ def _train(queue, device):
 def test_spawned_child_works(device):
     context = torch.multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=_train, args=(queue, device))
+    process = context.Process(target=_train, args=(queue, str(device)))
     process.start()
     assert queue.get(timeout=120) == [3] * 4
     process.join()

@@ -46,6 +46,8 @@ class CurrentDevice {
 };
 
 c10::Allocator* device_allocator();
+// Gives a storage new memory of its device, with what it held so far, in the order of the current stream.
+void resize_storage(const c10::Storage& storage, size_t bytes);
 at::Generator default_generator(int64_t device);
 // Reserves `increment` draws per thread of the default generator, or another; returns {seed, offset} before.
 std::vector<int64_t> philox_state(const std::optional<at::Generator>& generator, int64_t device, int64_t increment);

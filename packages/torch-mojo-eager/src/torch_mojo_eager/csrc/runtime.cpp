@@ -312,14 +312,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return at::make_generator<PhiloxGenerator>(device);
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    auto* impl = storage.unsafeGetStorageImpl();
-    TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
-    CurrentDevice guard(storage.device().index());
-    c10::DataPtr data = the_device_allocator().allocate(bytes);
-    const size_t kept = std::min(bytes, storage.nbytes());
-    if (kept != 0) the_device_allocator().copy_data(data.get(), storage.data(), kept);
-    impl->set_data_ptr_noswap(std::move(data));
-    impl->set_nbytes(bytes);
+    resize_storage(storage, bytes);
   }
 };
 
@@ -358,6 +351,17 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
 };
 
 }  // namespace
+
+void resize_storage(const c10::Storage& storage, size_t bytes) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+  CurrentDevice guard(storage.device().index());
+  c10::DataPtr data = the_device_allocator().allocate(bytes);
+  const size_t kept = std::min(bytes, storage.nbytes());
+  if (kept != 0) the_device_allocator().copy_data(data.get(), storage.data(), kept);
+  impl->set_data_ptr_noswap(std::move(data));
+  impl->set_nbytes(bytes);
+}
 
 c10::Allocator* device_allocator() { return &the_device_allocator(); }
 

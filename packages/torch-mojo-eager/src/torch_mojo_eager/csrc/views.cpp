@@ -10,7 +10,6 @@ TORCH_API at::Tensor view(const at::Tensor&, at::IntArrayRef);
 TORCH_API at::Tensor as_strided_tensorimpl(const at::Tensor&, at::IntArrayRef, at::IntArrayRef, std::optional<int64_t>);
 TORCH_API at::Tensor _reshape_alias(const at::Tensor&, at::IntArrayRef, at::IntArrayRef);
 TORCH_API at::Tensor unfold(const at::Tensor&, int64_t, int64_t, int64_t);
-TORCH_API const at::Tensor& resize_(const at::Tensor&, at::IntArrayRef, std::optional<at::MemoryFormat>);
 TORCH_API at::Tensor& set_tensor_(at::Tensor&, const at::Tensor&);
 TORCH_API at::Tensor& set_(at::Tensor&, at::Storage);
 TORCH_API at::Tensor& set_storage_cpu_(at::Tensor&, at::Storage, int64_t, at::IntArrayRef, at::IntArrayRef);
@@ -46,6 +45,33 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
   return at::detail::empty_strided_generic(sizes, strides, device_allocator(), kKeys, c10::dtype_or_default(dtype));
 }
 
+// torch's own functions would reallocate on the current device and copy on the host, while work is queued.
+void grow(const c10::Storage& storage, size_t bytes) {
+  if (storage.nbytes() < bytes) resize_storage(storage, bytes);
+}
+
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  auto* impl = self.unsafeGetTensorImpl();
+  if (self.sizes() != sizes) {
+    impl->set_sizes_contiguous(sizes);
+    if (impl->numel() > 0)
+      grow(self.storage(), at::detail::computeStorageNbytesContiguous(sizes, impl->itemsize(), impl->storage_offset()));
+  }
+  if (format) {
+    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
+    impl->empty_tensor_restride(*format);
+  }
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides) {
+  if (storage.device().type() == kMojo && offset >= 0 && (strides.empty() || strides.size() == sizes.size()))
+    grow(storage, strides.empty() ? at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), offset)
+                                  : at::detail::computeStorageNbytes(sizes, strides, self.itemsize(), offset));
+  return at::native::set_storage_cpu_(self, std::move(storage), offset, sizes, strides);
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   if (self.numel() != 0) check_status(mojo_record_stream(self.storage().mutable_data(), stream.id()));
 }
@@ -70,10 +96,10 @@ void register_views() {
   register_kernel("view", key, TORCH_MOJO_KERNEL(at::native::view));
   register_kernel("_reshape_alias", key, TORCH_MOJO_KERNEL(at::native::_reshape_alias));
   register_kernel("unfold", key, TORCH_MOJO_KERNEL(at::native::unfold));
-  register_kernel("resize_", key, TORCH_MOJO_KERNEL(at::native::resize_));
+  register_kernel("resize_", key, TORCH_MOJO_KERNEL(resize));
   register_kernel("set_.source_Tensor", key, TORCH_MOJO_KERNEL(at::native::set_tensor_));
   register_kernel("set_.source_Storage", key, TORCH_MOJO_KERNEL(at::native::set_));
-  register_kernel("set_.source_Storage_storage_offset", key, TORCH_MOJO_KERNEL(at::native::set_storage_cpu_));
+  register_kernel("set_.source_Storage_storage_offset", key, TORCH_MOJO_KERNEL(set_storage));
 #undef TORCH_MOJO_KERNEL
 }
 
