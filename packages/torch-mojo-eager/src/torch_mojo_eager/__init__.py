@@ -41,6 +41,8 @@ def register_mojo_devices() -> None:
         mojo.define("default_generator(int device) -> Generator")
         mojo.define("philox_state(Generator? generator, int device, int increment) -> int[]")
         mojo.define("launch(str key, Tensor?[] tensors, int[] scalars) -> ()")
+        complex_forms = torch.library.Library("mojo_complex", "DEF")
+        registry.define_complex_forms(complex_forms)
         aten = torch.library.Library("aten", "IMPL")
         loaded = shim.load()
         devices = mojo_runtime.devices()
@@ -51,7 +53,7 @@ def register_mojo_devices() -> None:
         registry.register_all(loaded, aten)
         autocast.register(loaded, aten)
         interchange.install()
-        _libraries.extend((mojo, aten))
+        _libraries.extend((mojo, complex_forms, aten))
         if {device.kind for device in devices} == {"cpu"}:
             # As the CPU's, the backward pass runs in its caller's thread: waking a thread of autograd and waiting for
             # it costs more than a small kernel. This says so for the thread that registers.

@@ -38,13 +38,14 @@ class Shim:
         self._call("torch_mojo_initialize", name.encode(), (ctypes.c_int64 * len(max_blocks))(*max_blocks))
 
     def register_pointwise(
-        self, name: str, key: str, mask: int, promotion: int, inputs: str, scalars: str, forms: str
+        self, name: str, key: str, complex_key: str, mask: int, promotion: int, inputs: str, scalars: str, forms: str
     ) -> None:
         """Registers a Pointwise row; see csrc/pointwise.cpp."""
         self._call(
             "torch_mojo_register_pointwise",
             name.encode(),
             key.encode(),
+            complex_key.encode(),
             ctypes.c_uint64(mask),
             ctypes.c_int32(promotion),
             inputs.encode(),

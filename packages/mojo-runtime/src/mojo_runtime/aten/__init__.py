@@ -22,7 +22,7 @@ def kernel_key(kernel: str, parameters: Mapping[str, str | int | bool]) -> str:
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in sorted(parameters.items())
     ]
-    return f"mojo_kernels.{kernel}[{','.join(rendered)}]"
+    return f"mojo_kernels.{kernel}" + (f"[{','.join(rendered)}]" if rendered else "")
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...],
     arguments: list[str] = []
     allowed: list[tuple[str, ...]] = []
     if isinstance(row, Pointwise):
-        parameters = {"dtype": "{0}", "op": row.op, **dict(row.parameters)}
+        parameters = {"dtype": "{0}", **({"op": row.op} if row.op else {}), **dict(row.parameters)}
         allowed = [row.dtypes]
     else:
         restricted = dict(row.dtype_parameters)

@@ -38,6 +38,8 @@ class Pointwise:
             bool condition, the others promote. "output": what torch's meta function gives the output, for ops whose
             numbers take part in promotion.
         parameters: Further compile-time parameters of the kernel.
+        complex: How complex64 is computed: a function of `pointwise.complex` with its parameters, e.g.
+            "unary[op=exp]"; "bits" where the kernel only moves elements, for uint64; "" where there is no complex form.
         tolerance: (rtol, atol) for float32 against CPU torch; half types use torch's defaults.
         doc: One line for the op listing.
     """
@@ -50,6 +52,7 @@ class Pointwise:
     scalars: tuple[str, ...] = ()
     promotion: Literal["common", "float", "bool", "first", "condition", "output"] = "common"
     parameters: tuple[tuple[str, str | int | bool], ...] = ()
+    complex: str = ""
     tolerance: tuple[float, float] = (1.3e-6, 1e-5)
     doc: str = ""
 
@@ -73,6 +76,8 @@ class Native:
             steps, scales. ("target", "int64") says which they have; "" where the kernel reads any.
         promotes: Inputs of other dtypes are converted, as torch's own kernels of the op do; the first dtype parameter
             is the output's.
+        complex: "bits" where the kernel only moves elements: it moves complex64 as uint64. What computes is the
+            frontend's.
         doc: One line for the op listing.
     """
 
@@ -85,6 +90,7 @@ class Native:
     dtype_parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
     other_dtypes: tuple[tuple[str, str], ...] = ()
     promotes: bool = False
+    complex: str = ""
     doc: str = ""
 
 

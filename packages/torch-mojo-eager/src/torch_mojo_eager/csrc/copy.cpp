@@ -13,6 +13,20 @@ constexpr uint64_t kAnyDtype = ~uint64_t{0};
 // Integers, floating types and bool; the codes are torch.ScalarType's.
 constexpr uint64_t kRealDtypes = 0b1000'1000'1111'1111;
 
+// A complex tensor's real or imaginary parts as a tensor of their own, on the device or not.
+at::Tensor part_of(const at::Tensor& tensor, int64_t part) {
+  auto strides = tensor.strides().vec();
+  for (auto& stride : strides) stride *= 2;
+  const auto dtype = caffe2::TypeMeta::fromScalarType(c10::toRealValueType(tensor.scalar_type()));
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.storage()),
+      c10::DispatchKeySet(tensor.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1), dtype);
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), strides, tensor.storage_offset() * 2 + part);
+  return view;
+}
+
+at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value);
+
 KernelFamily& copy_family() {
   static KernelFamily family("mojo_kernels.copy:copy[dtype={0}]", {kAnyDtype});
   return family;
@@ -59,20 +73,15 @@ void copy_on_device(const at::Tensor& destination, const at::Tensor& source) {
                            current_stream(device), 0));
     return;
   }
-  if (same_dtype && destination.itemsize() == 16) {  // complex128: two 8-byte halves
-    const auto halves = [](const at::Tensor& t) {
-      auto sizes = t.sizes().vec();
-      auto strides = t.strides().vec();
-      for (auto& stride : strides) stride *= 2;
-      sizes.push_back(2);
-      strides.push_back(1);
-      at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(t.storage()), t.key_set(),
-                                                                 caffe2::TypeMeta::Make<double>());
-      view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, t.storage_offset() * 2);
-      return view;
-    };
-    return copy_on_device(halves(destination), halves(source.expand(destination.sizes())));
+  const bool from_complex = source.is_complex();
+  if (destination.is_complex() && (!same_dtype || destination.itemsize() == 16)) {
+    copy_on_device(part_of(destination, 0), from_complex ? part_of(source, 0) : source);
+    at::Tensor imaginary = part_of(destination, 1);
+    if (from_complex) return copy_on_device(imaginary, part_of(source, 1));
+    fill_scalar(imaginary, 0);
+    return;
   }
+  if (from_complex && !destination.is_complex()) return copy_on_device(destination, part_of(source, 0));
   at::TensorIterator iterator = at::TensorIteratorConfig()
                                     .add_output(destination)
                                     .add_const_input(source)
@@ -149,6 +158,19 @@ void copy_across_devices(const at::Tensor& destination, const at::Tensor& source
 // aten::_copy_from(self, dst, non_blocking): `self` is the source.
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   if (destination.numel() == 0 || destination.is_same(source)) return destination;
+  // Lazy conjugates and negatives: the elements as they lie are copied, then changed where they are.
+  if (source.is_conj() != destination.is_conj()) {
+    at::Tensor target = destination.is_conj() ? destination.conj() : destination;
+    copy_from(source.is_conj() ? source.conj() : source, target, non_blocking);
+    target.conj_physical_();
+    return destination;
+  }
+  if (source.is_neg() != destination.is_neg()) {
+    at::Tensor target = destination.is_neg() ? destination._neg_view() : destination;
+    copy_from(source.is_neg() ? source._neg_view() : source, target, non_blocking);
+    target.neg_();
+    return destination;
+  }
   const bool from_mojo = source.device().type() == kMojo, to_mojo = destination.device().type() == kMojo;
   TORCH_CHECK_NOT_IMPLEMENTED((from_mojo || source.is_cpu()) && (to_mojo || destination.is_cpu()), "aten::copy_ from ",
                               source.device(), " to ", destination.device(),
@@ -181,6 +203,13 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) return self;
   const at::ScalarType dtype = self.scalar_type();
+  if (c10::isComplexType(dtype)) {
+    const c10::complex<double> number = value.toComplexDouble();
+    at::Tensor real = part_of(self, 0), imaginary = part_of(self, 1);
+    fill_scalar(real, number.real());
+    fill_scalar(imaginary, number.imag());
+    return self;
+  }
   if (C10_UNLIKELY(!fill_family().supports(dtype))) throw_dtype_not_implemented("fill_", &dtype, 1);
   const auto device = self.device().index();
   CallBuilder call;
@@ -218,6 +247,8 @@ void register_copies() {
   const auto key = c10::DispatchKey::PrivateUse1;
 #define TORCH_MOJO_KERNEL(function) c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(function))
   register_kernel("_copy_from", key, TORCH_MOJO_KERNEL(copy_from));
+  for (const auto lazy : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})
+    register_kernel("_copy_from", lazy, c10::KernelFunction::makeFallthrough());
   register_kernel("_copy_from_and_resize", key, TORCH_MOJO_KERNEL(copy_from_and_resize));
   register_kernel("_local_scalar_dense", key, TORCH_MOJO_KERNEL(local_scalar_dense));
   register_kernel("fill_.Scalar", key, TORCH_MOJO_KERNEL(fill_scalar));

@@ -30,7 +30,7 @@ uint64_t element_dtypes() {
 
 KernelFamily& slices_family() {
   static KernelFamily family("mojo_kernels.indexing.gather_scatter:gather[dtype={0},index={1},indices=slices]",
-                             {element_dtypes(), mask_of({at::kLong, at::kInt})});
+                             {element_dtypes() | mask_of({at::kComplexFloat}), mask_of({at::kLong, at::kInt})});
   return family;
 }
 
@@ -126,7 +126,7 @@ KernelFamily& index_family(Action action, size_t count) {
   if (family == nullptr)
     family = std::make_unique<KernelFamily>(
         "mojo_kernels.indexing.advanced:index[count=" + std::to_string(count) + ",dtype={0},op=" + names[action] + "]",
-        std::vector<uint64_t>{element_dtypes()});
+        std::vector<uint64_t>{element_dtypes() | (action == kAdd ? 0 : mask_of({at::kComplexFloat}))});
   return *family;
 }
 

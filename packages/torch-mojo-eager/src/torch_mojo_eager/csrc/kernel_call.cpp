@@ -80,6 +80,7 @@ void store_scalar(const at::Scalar& value, at::ScalarType dtype, void* destinati
     *static_cast<type*>(destination) = value.to<type>(); \
     return;
     TORCH_MOJO_FORALL_REAL(TORCH_MOJO_STORE)
+    TORCH_MOJO_STORE(c10::complex<float>, ComplexFloat)
 #undef TORCH_MOJO_STORE
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, "mojo: no scalar operands of dtype ", dtype);
@@ -100,11 +101,13 @@ MojoSlot* KernelFamily::resolve(const at::ScalarType* dtypes, size_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
   MojoSlot*& slot = combinations_[combination];
   if (slot == nullptr) {
-    std::string key = template_;
+    const bool complex = dtypes[0] == at::ScalarType::ComplexFloat;
+    std::string key = complex && !complex_key_.empty() ? complex_key_ : template_;
     for (size_t i = 0; i < count; i++) {
       const std::string placeholder = "{" + std::to_string(i) + "}";
       for (auto at = key.find(placeholder); at != std::string::npos; at = key.find(placeholder))
-        key.replace(at, placeholder.size(), dtype_name(dtypes[i]));
+        key.replace(at, placeholder.size(),
+                    dtypes[i] == at::ScalarType::ComplexFloat ? "uint64" : dtype_name(dtypes[i]));
     }
     slot = mojo_slot(key.c_str());
   }

@@ -33,9 +33,10 @@ inline int64_t float_bits(double value) {
 // The kernels of one row: a key with placeholders {0}, {1} for dtypes, and a slot per combination, found on first use.
 class KernelFamily {
  public:
-  // masks[i]: bit c set where dtype code c may stand for placeholder i.
-  KernelFamily(std::string key_template, std::vector<uint64_t> masks)
-      : template_(std::move(key_template)), masks_(std::move(masks)) {
+  // masks[i]: bit c set where dtype code c may stand for placeholder i. `complex_key`: the key for complex64; where it
+  // is empty, kernels move complex64 elements as uint64.
+  KernelFamily(std::string key_template, std::vector<uint64_t> masks, std::string complex_key = "")
+      : template_(std::move(key_template)), complex_key_(std::move(complex_key)), masks_(std::move(masks)) {
     for (auto& slot : slots_) slot.store(nullptr, std::memory_order_relaxed);
   }
 
@@ -56,6 +57,7 @@ class KernelFamily {
   MojoSlot* resolve(const at::ScalarType* dtypes, size_t count);
 
   std::string template_;
+  std::string complex_key_;
   std::vector<uint64_t> masks_;
   std::array<std::atomic<MojoSlot*>, kDtypeCodes> slots_;
   std::mutex mutex_;
@@ -109,6 +111,12 @@ class CallBuilder {
     word(floating ? static_cast<int64_t>(std::abs(value.toDouble()) < 9.2e18 ? value.toDouble() : 0)
                   : (value.isBoolean() ? value.toBool() : value.toLong()));
     word(float_bits(value.toDouble()));
+  }
+  // A number for a kernel of complex64: the bits of the imaginary part, then of the real part.
+  void complex_number(const at::Scalar& value) {
+    const c10::complex<double> number = value.toComplexDouble();
+    word(float_bits(number.imag()));
+    word(float_bits(number.real()));
   }
   // Encodes an argument as docs/architecture.md says; `type` is the schema's.
   void scalar(const c10::IValue& value, const c10::Type& type);

@@ -33,11 +33,13 @@ struct NativeRow {
   KernelFamily kernel;
   std::vector<Source> tensors, scalars;
   std::vector<int> dtype_arguments;  // the tensors whose dtypes fill the key's placeholders
+  std::vector<bool> indices;         // which of these are named index
   std::vector<int> outputs;          // schema positions of the written arguments, in order
   bool promotes = false;             // inputs of another dtype than the first of those are converted; else refused
   std::vector<std::pair<int, at::ScalarType>> expected_dtypes;  // of other inputs; Undefined: of the first of those
   std::optional<c10::OperatorHandle> functional;
   MetaFunction meta = nullptr;  // of meta.cpp; else torch's own
+  std::optional<c10::OperatorHandle> complex;  // the op of the library mojo_complex that computes complex tensors
 
   // What an argument must have or be converted to; Undefined: anything.
   at::ScalarType expected_dtype(int argument, at::ScalarType first) const {
@@ -85,6 +87,14 @@ std::array<at::ScalarType, 4> kernel_dtypes(const NativeRow& row, const c10::Fun
 std::vector<at::Tensor> meta_outputs(const NativeRow& row, const c10::FunctionSchema& schema,
                                      const c10::IValue* arguments) {
   return row.meta != nullptr ? row.meta(arguments) : infer_outputs(*row.functional, schema, arguments);
+}
+
+// Whether the first dtype is complex64 and the kernel is none for it.
+bool computes_complex(const NativeRow& row, const c10::IValue* arguments) {
+  bool complex = false;
+  for_each_tensor(arguments[row.dtype_arguments[0]],
+                  [&](const at::Tensor& tensor) { complex = complex || tensor.is_complex(); });
+  return complex;
 }
 
 void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments) {
@@ -162,6 +172,8 @@ struct OutKernel final : c10::OperatorKernel {
     c10::IValue* arguments = stack->data() + base;
     if (has_default && !uniform(arguments)) return op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
     const bool trusted = TrustOutputs::take();
+    widen_indices(arguments);
+    if (row->complex && computes_complex(*row, arguments)) return row->complex->callBoxed(stack);
     if (!trusted && (row->functional || row->meta != nullptr)) check_outputs(schema, arguments);
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
@@ -197,6 +209,16 @@ struct OutKernel final : c10::OperatorKernel {
       }
     }
     return true;
+  }
+
+  // torch takes indices of any integer type where the kernel has int64 and int32.
+  void widen_indices(c10::IValue* arguments) const {
+    for (size_t i = 1; i < row->dtype_arguments.size(); i++) {
+      c10::IValue& value = arguments[row->dtype_arguments[i]];
+      if (!row->indices[i] || !value.isTensor() || row->kernel.supports(value.toTensor().scalar_type(), i)) continue;
+      const at::Tensor& index = value.toTensor();
+      if (c10::isIntegralType(index.scalar_type(), /*includeBool=*/false)) value = index.toType(at::kLong);
+    }
   }
 
   void check_outputs(const c10::FunctionSchema& schema, const c10::IValue* arguments) const {
@@ -277,7 +299,11 @@ struct InferredForm final : c10::OperatorKernel {
         out_arguments.push_back(outputs.back());
       }
     }
-    launch(*row, out_op.schema(), out_arguments.data());
+    if (row->complex && computes_complex(*row, out_arguments.data())) {
+      row->complex->callBoxed(&out_arguments);
+    } else {
+      launch(*row, out_op.schema(), out_arguments.data());
+    }
     stack->resize(base);
     for (auto& output : outputs) stack->push_back(std::move(output));
   }
@@ -319,7 +345,13 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
         row->scalars.push_back({Source::kScalar, argument_index(schema, scalar)});
       }
     }
-    for (const auto& dtype : dtype_names) row->dtype_arguments.push_back(argument_index(schema, dtype));
+    const auto parts = op.operator_name();
+    const std::string complex_name = "mojo_complex" + parts.name.substr(parts.name.find("::"));
+    row->complex = c10::Dispatcher::singleton().findSchema({complex_name, parts.overload_name});
+    for (const auto& dtype : dtype_names) {
+      row->dtype_arguments.push_back(argument_index(schema, dtype));
+      row->indices.push_back(dtype == "index");
+    }
     for (size_t i = 0; i < schema.arguments().size(); i++) {
       const auto* alias = schema.arguments()[i].alias_info();
       if (alias != nullptr && alias->isWrite()) row->outputs.push_back(static_cast<int>(i));

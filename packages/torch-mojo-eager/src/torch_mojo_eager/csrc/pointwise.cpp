@@ -71,9 +71,9 @@ MojoTensor IteratorLayout::view(const at::TensorIteratorBase& iterator, int oper
 }
 
 std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template,
-                                                 uint64_t mask, Promotion promotion, const std::string& inputs,
-                                                 const std::string& scalars) {
-  auto row = std::make_shared<PointwiseRow>(name, key_template, mask, promotion);
+                                                 const std::string& complex_key, uint64_t mask, Promotion promotion,
+                                                 const std::string& inputs, const std::string& scalars) {
+  auto row = std::make_shared<PointwiseRow>(name, key_template, complex_key, mask, promotion);
   const auto& schema = find_operator(name).schema();
   for (const auto& input : split(inputs)) {
     const auto position = schema.argumentIndexWithName(input);
@@ -102,7 +102,23 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
     const c10::IValue& value = arguments[row.inputs[i].argument];
     inputs[i] = row.inputs[i].is_tensor ? value.toTensor() : wrapped_number(value.toScalar());
   }
-  const bool boolean = row.promotion == Promotion::kBool;
+  if (row.promotion == Promotion::kCondition && row.output >= 0 && row.inputs[1].argument != row.output &&
+      schema.name() == "aten::masked_fill_") {
+    // The value is converted, whatever its type.
+    TORCH_CHECK(inputs[1].dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+                inputs[1].dim(), " dimension(s).");
+    if (!row.inputs[1].is_tensor) {
+      const at::Scalar value = arguments[row.inputs[1].argument].toScalar();
+      inputs[1] = at::detail::empty_cpu({}, out.scalar_type());
+      store_scalar(value, out.scalar_type(), inputs[1].mutable_data_ptr());
+    } else if (inputs[1].scalar_type() != out.scalar_type()) {
+      inputs[1] = inputs[1].toType(out.scalar_type());
+    }
+  }
+  // Outputs whose dtype is not the one that computes.
+  std::optional<at::ScalarType> fixed;
+  if (row.promotion == Promotion::kBool) fixed = at::ScalarType::Bool;
+  if (row.real_of_complex && inputs[0].is_complex()) fixed = c10::toRealValueType(inputs[0].scalar_type());
   // An output of another dtype than the op computes gets the converted result of a fresh one.
   auto through_temporary = [&]() {
     at::Tensor result = run_pointwise(row, schema, arguments, at::Tensor(), false);
@@ -122,13 +138,13 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
       out = empty(wanted.sizes(), wanted.scalar_type(), device.index());
     }
   }
-  if (boolean && out.defined() && out.scalar_type() != at::ScalarType::Bool) return through_temporary();
+  if (fixed && out.defined() && out.scalar_type() != *fixed) return through_temporary();
 
   for (bool converted = false;; converted = true) {
     at::TensorIteratorConfig config;
     config.set_check_mem_overlap(true).allow_cpu_scalars(true).add_output(out);
     for (size_t i = 0; i < count; i++) config.add_const_input(inputs[i]);
-    switch (row.promotion) {
+    switch (fixed ? Promotion::kBool : row.promotion) {
       case Promotion::kFloat:
       case Promotion::kCommon:
       case Promotion::kCondition:
@@ -139,7 +155,7 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
         break;
       case Promotion::kBool:
         config.promote_inputs_to_common_dtype(true);
-        if (!out.defined()) config.declare_static_dtype(at::ScalarType::Bool);
+        if (!out.defined()) config.declare_static_dtype(*fixed);
         break;
       case Promotion::kFirst:
         break;
@@ -152,7 +168,7 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
                                  : row.promotion == Promotion::kOutput ? iterator.dtype(0)
                                                                        : iterator.common_dtype();
     if (C10_UNLIKELY(!row.kernel.supports(dtype))) throw_dtype_not_implemented(row.name, &dtype, 1);
-    if (!boolean && iterator.dtype(0) != dtype) return through_temporary();
+    if (!fixed && iterator.dtype(0) != dtype) return through_temporary();
 
     bool again = false;
     for (size_t i = 0; i < count && !converted; i++) {
@@ -185,7 +201,13 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
       }
       call.add(view);
     }
-    for (const int position : row.scalars) call.scalar(arguments[position], *schema.arguments()[position].type());
+    for (const int position : row.scalars) {
+      if (c10::isComplexType(dtype) && arguments[position].isScalar()) {
+        call.complex_number(arguments[position].toScalar());
+      } else {
+        call.scalar(arguments[position], *schema.arguments()[position].type());
+      }
+    }
     CurrentDevice guard(device);
     call.launch(row.kernel.slot(dtype), device, row.name);
     return result;
@@ -417,12 +439,13 @@ bool register_direct(const std::string& overload, std::shared_ptr<PointwiseRow> 
 }  // namespace torch_mojo
 
 // Registers the row for `name` itself and for `forms`, the functional and in-place overloads that belong to it.
-TORCH_MOJO_API int32_t torch_mojo_register_pointwise(const char* name, const char* key_template, uint64_t mask,
-                                                     int32_t promotion, const char* inputs, const char* scalars,
-                                                     const char* forms) {
+TORCH_MOJO_API int32_t torch_mojo_register_pointwise(const char* name, const char* key_template,
+                                                     const char* complex_key, uint64_t mask, int32_t promotion,
+                                                     const char* inputs, const char* scalars, const char* forms) {
   using namespace torch_mojo;
   return shield([&] {
-    auto row = make_pointwise_row(name, key_template, mask, static_cast<Promotion>(promotion), inputs, scalars);
+    auto row =
+        make_pointwise_row(name, key_template, complex_key, mask, static_cast<Promotion>(promotion), inputs, scalars);
     const auto register_boxed = [](const char* overload, std::shared_ptr<PointwiseRow> shared) {
       register_kernel(overload, c10::DispatchKey::PrivateUse1,
                       c10::KernelFunction::makeFromBoxedFunctor<PointwiseKernel>(
@@ -437,7 +460,8 @@ TORCH_MOJO_API int32_t torch_mojo_register_pointwise(const char* name, const cha
         register_structured_form(form);
         continue;
       }
-      register_boxed(form.c_str(), make_pointwise_row(form, key_template, mask, row->promotion, inputs, scalars));
+      register_boxed(form.c_str(),
+                     make_pointwise_row(form, key_template, complex_key, mask, row->promotion, inputs, scalars));
     }
     register_boxed(name, row);
   });

@@ -32,16 +32,20 @@ struct PointwiseRow {
   std::vector<Operand> inputs;
   std::vector<int> scalars;  // schema positions
   int output = -1;           // schema position of the argument that is written, -1 where the op returns a new tensor
+  bool real_of_complex = false;  // of complex numbers the result is real
   std::optional<c10::OperatorHandle> functional;
 
-  PointwiseRow(std::string op, std::string key_template, uint64_t mask, Promotion promoted)
-      : name(std::move(op)), kernel(std::move(key_template), {mask}), promotion(promoted) {}
+  PointwiseRow(std::string op, std::string key_template, std::string complex_key, uint64_t mask, Promotion promoted)
+      : name(std::move(op)),
+        kernel(std::move(key_template), {mask}, complex_key),
+        promotion(promoted),
+        real_of_complex(complex_key.find(".complex:real[") != std::string::npos) {}
 };
 
 // Names in `inputs` and `scalars` are schema arguments, separated by commas.
 std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const std::string& key_template,
-                                                 uint64_t mask, Promotion promotion, const std::string& inputs,
-                                                 const std::string& scalars);
+                                                 const std::string& complex_key, uint64_t mask, Promotion promotion,
+                                                 const std::string& inputs, const std::string& scalars);
 
 // A TensorIterator's operands as the kernels take them: last dimension fastest, strides in elements. Owns the words
 // that the views point to.

@@ -251,6 +251,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& given, doubl
 }
 
 at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double scale) {
+  if (!grad_output.is_floating_point()) return grad_output.mul(mask).mul(scale);
   const auto dtype = grad_output.scalar_type();
   if (!dropout_backward_family().supports(dtype)) throw_dtype_not_implemented("native_dropout_backward", &dtype, 1);
   if (grad_output.device() != mask.device())

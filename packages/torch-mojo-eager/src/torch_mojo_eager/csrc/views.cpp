@@ -9,6 +9,8 @@ namespace at::native {
 TORCH_API at::Tensor view(const at::Tensor&, at::IntArrayRef);
 TORCH_API at::Tensor as_strided_tensorimpl(const at::Tensor&, at::IntArrayRef, at::IntArrayRef, std::optional<int64_t>);
 TORCH_API at::Tensor _reshape_alias(const at::Tensor&, at::IntArrayRef, at::IntArrayRef);
+TORCH_API at::Tensor view_as_real(const at::Tensor&);
+TORCH_API at::Tensor view_as_complex(const at::Tensor&);
 TORCH_API at::Tensor unfold(const at::Tensor&, int64_t, int64_t, int64_t);
 TORCH_API at::Tensor& set_tensor_(at::Tensor&, const at::Tensor&);
 TORCH_API at::Tensor& set_(at::Tensor&, at::Storage);
@@ -95,6 +97,8 @@ void register_views() {
   register_kernel("as_strided", key, TORCH_MOJO_KERNEL(at::native::as_strided_tensorimpl));
   register_kernel("view", key, TORCH_MOJO_KERNEL(at::native::view));
   register_kernel("_reshape_alias", key, TORCH_MOJO_KERNEL(at::native::_reshape_alias));
+  register_kernel("view_as_real", key, TORCH_MOJO_KERNEL(at::native::view_as_real));
+  register_kernel("view_as_complex", key, TORCH_MOJO_KERNEL(at::native::view_as_complex));
   register_kernel("unfold", key, TORCH_MOJO_KERNEL(at::native::unfold));
   register_kernel("resize_", key, TORCH_MOJO_KERNEL(resize));
   register_kernel("set_.source_Tensor", key, TORCH_MOJO_KERNEL(at::native::set_tensor_));

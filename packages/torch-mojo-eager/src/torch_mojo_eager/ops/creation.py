@@ -37,6 +37,8 @@ def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torc
         raise RuntimeError("number of steps must be non-negative")
     if out.numel() != steps:
         out.resize_(steps)
+    if not out.is_floating_point():
+        start, end = int(start), int(end)  # as on CPUs, before the step is computed
     launch("range:linspace", [out.view(-1)], [*number(start), *number(end)], dtype=out.dtype)
     return out
 
@@ -44,12 +46,16 @@ def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torc
 @op("aten::logspace.out")
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: torch.Tensor) -> torch.Tensor:
     """`steps` powers of the base, whose exponents are equally spaced."""
-    exponents = torch.linspace(
-        start, end, steps, dtype=torch.promote_types(out.dtype, torch.float32), device=out.device
-    )
     if out.numel() != steps:
         out.resize_(steps)
-    return out.copy_(torch.pow(base, exponents))
+    if out.is_floating_point() or out.is_complex():
+        compute = torch.promote_types(out.dtype, torch.float32)
+        return out.copy_(torch.pow(base, torch.linspace(start, end, steps, dtype=compute, device=out.device)))
+    # Ends are cut to integers first, and powers afterwards.
+    first, last = int(start), int(end)
+    places = torch.arange(steps, dtype=torch.float32, device=out.device)
+    exponents = places * ((last - first) / max(1, steps - 1)) + first
+    return out.copy_(torch.pow(float(base), exponents))
 
 
 @op("aten::eye.m_out")

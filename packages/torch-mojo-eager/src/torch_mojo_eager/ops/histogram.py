@@ -31,9 +31,9 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     if bins <= 0:
         raise RuntimeError("histc(): bins must be > 0")
     low, high = _limits("histc", self, float(min), float(max))
-    flat = self.reshape(-1)
+    flat = self.reshape(-1).float() if self.dtype in (torch.float16, torch.bfloat16) else self.reshape(-1)
     inside = (flat >= low) & (flat <= high)
-    if self.is_floating_point():
+    if flat.is_floating_point():
         position = (flat - low) * (bins / (high - low))
     else:  # CUDA takes integers, CPU torch does not; their bins are exact
         position = (flat.double() - low) * bins / (high - low)

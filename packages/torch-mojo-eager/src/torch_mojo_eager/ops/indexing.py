@@ -244,3 +244,31 @@ def unfold_backward(grad_in: torch.Tensor, input_sizes: Sequence[int], dim: int,
     result = grad_in.new_empty(input_sizes)
     launch("unfold:unfold_backward", [result, grad_in], [dim, size, step], dtype=grad_in.dtype)
     return result
+
+
+_REDUCTIONS = {"add": "sum", "multiply": "prod"}
+
+
+def _scatter_combining(
+    self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str
+) -> torch.Tensor:
+    if reduce not in _REDUCTIONS:
+        raise RuntimeError("reduce argument must be either add or multiply.")
+    return torch.scatter_reduce(self, dim, index, src, _REDUCTIONS[reduce])
+
+
+@op("aten::scatter.reduce_out")
+def scatter_of_tensor(
+    self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, reduce: str, out: torch.Tensor
+) -> torch.Tensor:
+    """Adds or multiplies elements along a dimension."""
+    return out.copy_(_scatter_combining(self, dim, index, src, reduce))
+
+
+@op("aten::scatter.value_reduce_out")
+def scatter_of_number(
+    self: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, reduce: str, out: torch.Tensor
+) -> torch.Tensor:
+    """Adds or multiplies a number along a dimension."""
+    src = torch.full(index.shape, value, dtype=self.dtype, device=self.device)
+    return out.copy_(_scatter_combining(self, dim, index, src, reduce))

@@ -23,6 +23,8 @@ def dot(self: Tensor, tensor: Tensor) -> Tensor:
             f"inconsistent tensor size, expected tensor [{self.numel()}] and src [{tensor.numel()}] to have the same "
             f"number of elements, but got {self.numel()} and {tensor.numel()} elements respectively"
         )
+    if self.is_complex():
+        return (self * tensor).sum()
     if str(self.dtype).removeprefix("torch.") not in NUMERIC:
         raise NotImplementedError(f"aten::dot is not implemented on mojo for dtype {self.dtype}; convert with .to()")
     result = self.new_empty(())
@@ -32,8 +34,8 @@ def dot(self: Tensor, tensor: Tensor) -> Tensor:
 
 @op("aten::vdot")
 def vdot(self: Tensor, other: Tensor) -> Tensor:
-    """Scalar product of two real vectors."""
-    return dot(self, other)
+    """Scalar product of two vectors, the first conjugated."""
+    return dot(self.conj().resolve_conj(), other)
 
 
 @op("aten::addbmm")
@@ -48,8 +50,9 @@ def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alp
         )
     # The sum over the batch is part of one longer sum over columns.
     rows, columns = batch1.shape[1], batch2.shape[2]
-    left = batch1.transpose(0, 1).reshape(rows, -1) if batch1.numel() else batch1.new_empty((rows, 0))
-    right = batch2.reshape(-1, columns) if batch2.numel() else batch2.new_empty((0, columns))
+    length = batch1.shape[0] * batch1.shape[2]
+    left = batch1.transpose(0, 1).reshape(rows, length)
+    right = batch2.reshape(length, columns)
     return torch.addmm(self, left, right, beta=beta, alpha=alpha)
 
 

@@ -49,6 +49,27 @@ def op(name: str) -> Callable[[AnyFunction], AnyFunction]:
     return decorate
 
 
+_COMPLEX_OPS: dict[str, Function] = {}
+
+
+def complex_op(name: str) -> Callable[[AnyFunction], AnyFunction]:
+    """Registers the decorated function as the complex form of a Native row's overload, e.g. `@complex_op("mm.out")`."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        _COMPLEX_OPS[name] = function
+        return function
+
+    return decorate
+
+
+def define_complex_forms(library: torch.library.Library) -> None:
+    """Defines the ops of the library mojo_complex, to which rows hand complex tensors: same schemas, other name."""
+    _import_modules()
+    for name, function in _COMPLEX_OPS.items():
+        library.define(str(schema_of(name)).removeprefix("aten::"))
+        library.impl(name, function, "CompositeExplicitAutograd")
+
+
 def python_ops() -> dict[str, Function]:
     """Returns the Python ops by overload name, without the namespace."""
     _import_modules()
@@ -66,10 +87,25 @@ def float_word(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
+# Kernels that only move elements: they take complex64 as uint64.
+_MOVERS = {
+    "cat:cat",
+    "indexing.masks:masked_select",
+    "indexing.gather_scatter:gather",
+    "mapping:mapped_copy",
+}
+
+
 @functools.cache
 def _launch_key(kernel: str, parameters: tuple[tuple[str, Any], ...]) -> str:
     """The KernelSpec key of a kernel whose parameters may be torch dtypes."""
-    names = {name: str(value).removeprefix("torch.") for name, value in parameters if isinstance(value, torch.dtype)}
+    names = {}
+    for name, value in parameters:
+        if not isinstance(value, torch.dtype):
+            continue
+        if value.is_complex and (value != torch.complex64 or kernel not in _MOVERS):
+            raise NotImplementedError(f"{kernel} is not implemented on mojo for dtype {value}; compute the real parts")
+        names[name] = "uint64" if value.is_complex else str(value).removeprefix("torch.")
     return aten.kernel_key(kernel, {**dict(parameters), **names})
 
 
@@ -199,6 +235,11 @@ def out_form(function: Function, names: tuple[str, ...]) -> Function:
     return call
 
 
+def complex_key(row: Row) -> str:
+    """Returns a row's KernelSpec key for complex64, "" where that is its own key for uint64, or there is none."""
+    return f"mojo_kernels.pointwise.complex:{row.complex}" if row.complex not in ("", "bits") else ""
+
+
 def register_all(shim: Any, library: torch.library.Library) -> None:
     """Registers every row and every Python op for the device."""
     python = python_ops()
@@ -223,7 +264,8 @@ def register_row(shim: Any, row: Row) -> None:
         shim.register_pointwise(
             row.name,
             template,
-            dtype_mask(row.dtypes),
+            complex_key(row),
+            dtype_mask(row.dtypes) | (dtype_mask(["complex64"]) if row.complex else 0),
             PROMOTIONS[row.promotion],
             ",".join(row.inputs),
             ",".join(row.scalars),
@@ -233,7 +275,7 @@ def register_row(shim: Any, row: Row) -> None:
         shim.register_native(
             row.name,
             template,
-            [dtype_mask(names) for names in allowed],
+            [dtype_mask(names) | (dtype_mask(["complex64"]) if row.complex else 0) for names in allowed],
             ",".join(row.tensors),
             ",".join(row.scalars),
             ",".join(arguments),

@@ -86,6 +86,11 @@ def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
     for row in rows():
         template, _, allowed = key_template(row)
         yield from fresh(_combinations(template, row.name, allowed, row))
+        if row.complex == "bits":
+            fixed = [("uint64",) if i == 0 else names for i, names in enumerate(allowed)]
+            yield from fresh(_combinations(template, row.name, fixed, None))
+        elif row.complex:
+            yield from fresh(iter([Kernel(registry.complex_key(row), row.name, ("complex64",), None)]))
     for template, allowed in registry.python_kernels():
         yield from fresh(_combinations(f"mojo_kernels.{template}", "", allowed, None))
 

@@ -33,6 +33,7 @@ def _scatter(
         ),
         dtypes=dtypes,
         dtype_parameters=(("index", INDEX),),
+        complex="bits" if op == "set" and source == "tensor" else "",
         doc=doc,
     )
 
@@ -44,6 +45,7 @@ def _triangle(op: str, doc: str) -> Native:
         tensors=("out", "self"),
         scalars=("diagonal",),
         parameters=(("dtype", "self"), ("op", f"={op}")),
+        complex="bits",
         doc=doc,
     )
 
@@ -56,6 +58,7 @@ ROWS: tuple[Row, ...] = (
         scalars=("dim",),
         parameters=(("dtype", "self"), ("index", "index"), ("indices", "=elements")),
         dtype_parameters=(("index", INDEX),),
+        complex="bits",
         doc="Elements at given positions along a dimension.",
     ),
     _scatter("scatter.src_out", "set", ("out", "self", "index", "src"), doc="Writes elements along a dimension."),

@@ -16,6 +16,42 @@ PREDICATE = "pointwise.comparison:predicate"
 ACTIVATION = "pointwise.activation:activation"
 ACTIVATION_BACKWARD = "pointwise.activation_backward:activation_backward"
 
+# Ops of `pointwise.complex`.
+_COMPLEX_UNARY = frozenset(
+    [
+        "neg",
+        "conj_physical",
+        "reciprocal",
+        "sgn",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "sigmoid",
+        "sinc",
+    ]
+)
+_COMPLEX_BINARY = frozenset(["add", "sub", "rsub", "mul", "div", "pow", "lerp_scalar"])
+_COMPLEX_TERNARY = frozenset(["addcmul", "addcdiv", "lerp"])
+_COMPLEX_COMPARISON = frozenset(["eq", "ne", "logical_and", "logical_or", "logical_xor"])
+
 _SIGNS = (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))
 
 
@@ -28,8 +64,20 @@ def _unary(
     name: str = "",
     doc: str,
 ) -> Pointwise:
+    complex_form = f"unary[op={op}]" if op in _COMPLEX_UNARY else ""
+    if op in ("abs", "angle"):
+        complex_form = f"real[op={op}]"
+    if op == "pow_scalar":
+        complex_form = op
     return Pointwise(
-        name=name or f"{op}.out", kernel=UNARY, op=op, dtypes=dtypes, promotion=promotion, scalars=scalars, doc=doc
+        name=name or f"{op}.out",
+        kernel=UNARY,
+        op=op,
+        dtypes=dtypes,
+        promotion=promotion,
+        scalars=scalars,
+        complex=complex_form,
+        doc=doc,
     )
 
 
@@ -44,7 +92,15 @@ def _binary(
     doc: str,
 ) -> Pointwise:
     return Pointwise(
-        name=name, kernel=BINARY, op=op, dtypes=dtypes, promotion=promotion, inputs=inputs, scalars=scalars, doc=doc
+        name=name,
+        kernel=BINARY,
+        op=op,
+        dtypes=dtypes,
+        promotion=promotion,
+        inputs=inputs,
+        scalars=scalars,
+        complex=f"binary[op={op}]" if op in _COMPLEX_BINARY else "",
+        doc=doc,
     )
 
 
@@ -59,7 +115,15 @@ def _ternary(
     doc: str,
 ) -> Pointwise:
     return Pointwise(
-        name=name, kernel=TERNARY, op=op, dtypes=dtypes, promotion=promotion, inputs=inputs, scalars=scalars, doc=doc
+        name=name,
+        kernel=TERNARY,
+        op=op,
+        dtypes=dtypes,
+        promotion=promotion,
+        inputs=inputs,
+        scalars=scalars,
+        complex=f"ternary[op={op}]" if op in _COMPLEX_TERNARY else "bits" if op == "where" else "",
+        doc=doc,
     )
 
 
@@ -71,12 +135,14 @@ def _comparison(op: str, overload: str, doc: str) -> Pointwise:
         dtypes=ALL,
         promotion="bool",
         inputs=("self", "other"),
+        complex=f"comparison[op={op}]" if op in _COMPLEX_COMPARISON else "",
         doc=doc,
     )
 
 
 def _predicate(name: str, op: str, doc: str) -> Pointwise:
-    return Pointwise(name=name, kernel=PREDICATE, op=op, dtypes=ALL, promotion="bool", doc=doc)
+    complex_form = op if op == "logical_not" else ""
+    return Pointwise(name=name, kernel=PREDICATE, op=op, dtypes=ALL, promotion="bool", complex=complex_form, doc=doc)
 
 
 def _activation(op: str, scalars: tuple[str, ...] = (), dtypes: tuple[str, ...] = FLOATING, *, doc: str) -> Pointwise:
@@ -107,6 +173,7 @@ def _backward(
 _UNARY: tuple[Row, ...] = (
     _unary("abs", NUMERIC, doc="Absolute value."),
     _unary("neg", NUMERIC, doc="Negation."),
+    _unary("conj_physical", (), doc="Complex conjugate."),
     _unary("sign", ALL, doc="-1, 0 or 1 by the sign."),
     _unary("sgn", ALL, doc="-1, 0 or 1 by the sign."),
     _unary("floor", NUMERIC, doc="Rounds down."),
@@ -172,10 +239,10 @@ _BINARY: tuple[Row, ...] = (
     _binary("pow.Scalar_out", "pow", NUMERIC, inputs=("self", "exponent"), doc="Power of one base."),
     _binary("maximum.out", "maximum", ALL, doc="Maximum; NaN wins."),
     _binary("minimum.out", "minimum", ALL, doc="Minimum; NaN wins."),
-    _binary("clamp_min.out", "maximum", NUMERIC, inputs=("self", "min"), doc="Limits from below."),
-    _binary("clamp_min.Tensor_out", "maximum", NUMERIC, inputs=("self", "min"), doc="Limits from below."),
-    _binary("clamp_max.out", "minimum", NUMERIC, inputs=("self", "max"), doc="Limits from above."),
-    _binary("clamp_max.Tensor_out", "minimum", NUMERIC, inputs=("self", "max"), doc="Limits from above."),
+    _binary("clamp_min.out", "maximum", ALL, inputs=("self", "min"), doc="Limits from below."),
+    _binary("clamp_min.Tensor_out", "maximum", ALL, inputs=("self", "min"), doc="Limits from below."),
+    _binary("clamp_max.out", "minimum", ALL, inputs=("self", "max"), doc="Limits from above."),
+    _binary("clamp_max.Tensor_out", "minimum", ALL, inputs=("self", "max"), doc="Limits from above."),
     _binary("fmax.out", "fmax", ALL, doc="Maximum; numbers win over NaN."),
     _binary("fmin.out", "fmin", ALL, doc="Minimum; numbers win over NaN."),
     _binary("atan2.out", "atan2", FLOATING, "float", doc="Angle of the point (other, self)."),

@@ -1,0 +1,1 @@
+"""Factorizations of batches of small matrices, one matrix to a thread."""

@@ -1,0 +1,1 @@
+"""PyTorch's operator database on the mojo device; `python -m tests.conformance --help` says how to run it."""
