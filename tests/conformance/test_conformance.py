@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.conformance import results
 from tests.conformance.check import run
 from tests.conformance.nodes import NINE, Node, family_of, nodes_of, operators

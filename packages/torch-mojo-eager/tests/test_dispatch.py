@@ -114,11 +114,11 @@ ERRORS = {
         "invalid device index",
     ),
     "unimplemented": (
-        lambda t: torch.linalg.det(t[:3, :3]),
+        lambda t: torch.linalg.eig(t[:3, :3]),
         NotImplementedError,
         r"aten::\S+ is not implemented on mojo",
     ),
-    "unimplemented dtype": (lambda t: t.to(torch.complex64) + 1, NotImplementedError, "complex64"),
+    "unimplemented dtype": (lambda t: t.to(torch.complex128) + 1, NotImplementedError, "complex128"),
     "layout": (lambda t: torch.empty(2, device=t.device, layout=torch.sparse_coo), NotImplementedError, "parse"),
 }
 

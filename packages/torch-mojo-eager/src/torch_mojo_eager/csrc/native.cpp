@@ -38,7 +38,7 @@ struct NativeRow {
   bool promotes = false;             // inputs of another dtype than the first of those are converted; else refused
   std::vector<std::pair<int, at::ScalarType>> expected_dtypes;  // of other inputs; Undefined: of the first of those
   std::optional<c10::OperatorHandle> functional;
-  MetaFunction meta = nullptr;  // of meta.cpp; else torch's own
+  MetaFunction meta = nullptr;                 // of meta.cpp; else torch's own
   std::optional<c10::OperatorHandle> complex;  // the op of the library mojo_complex that computes complex tensors
 
   // What an argument must have or be converted to; Undefined: anything.
