@@ -60,6 +60,15 @@ def test_new_dimensions_and_scalars(matrices: tuple[np.ndarray, np.ndarray]) -> 
     np.testing.assert_allclose(result, 2 * bias[:, None] + 3 * (a @ b), rtol=1e-6)
 
 
+def test_scalars_from_an_operand(matrices: tuple[np.ndarray, np.ndarray]) -> None:
+    a, b = matrices
+    bias = np.ones((3, 4), np.float32)
+    result = np.empty((3, 4), np.float32)
+    words = np.array([7, 3, np.float64(3).view(np.int64)])
+    call(f"{MATRIX_SUM}\n0 0 @1 @2\n. . . .", result, bias, a, b, words)
+    np.testing.assert_allclose(result, 3 * (a @ b), rtol=1e-6)
+
+
 def test_errors_have_the_kernels_message(matrices: tuple[np.ndarray, np.ndarray]) -> None:
     a, b = matrices
     with pytest.raises(RuntimeError, match="names 3 tensors and was given 2"):

@@ -30,6 +30,8 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def cache(arguments: argparse.Namespace) -> int:
     """Prints the cache's folder or what it holds, or empties it."""
+    from mojo_runtime.listing import KeepsModels, frontends
+
     folder = config.cache_dir
     if arguments.action == "dir":
         print(folder)
@@ -45,8 +47,11 @@ def cache(arguments: argparse.Namespace) -> int:
         return 1
     count, size = store.size()
     native = [path for path in (folder / "native").glob("*") if path.suffix in (".so", ".dylib")]
+    graphs = [frontend for frontend in frontends().values() if isinstance(frontend, KeepsModels)]
     if arguments.action == "clean":
         store.clean()
+        for frontend in graphs:
+            print(f"removed {frontend.clean_cache()} compiled models")
         for path in native:
             path.unlink(missing_ok=True)
         print(f"removed {count + len(native)} libraries from {folder}")
@@ -59,6 +64,8 @@ def cache(arguments: argparse.Namespace) -> int:
         except (OSError, ValueError, KeyError, TypeError):
             kernels["unreadable", ""] += 1
     print(f"{folder}\n{count} kernel libraries, {size / 1e6:.1f} MB; {len(native)} native libraries")
+    for frontend in graphs:
+        print(frontend.cache_summary())
     for (target, compiler), number in sorted(kernels.items()):
         print(f"{number:6} kernels  {target}  {compiler}")
     return 0
@@ -112,7 +119,10 @@ def ops(arguments: argparse.Namespace) -> int:
         print(*lines, sep="\n")
         return 0 if lines[-1].startswith("0 ops") and len(lines) == 1 else 1
 
-    rows = [operation for _, operation in operations() if fnmatch.fnmatch(operation.name, arguments.match)]
+    wanted = "compile" if arguments.compile else "eager"
+    if wanted not in frontends():
+        raise RuntimeError(f"torch-mojo-{wanted} is not installed: pip install torch-mojo-{wanted}")
+    rows = [row for name, row in operations() if name == wanted and fnmatch.fnmatch(row.name, arguments.match)]
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         print(f"{row.name:{width}}  {row.path:6}  {','.join(row.dtypes) or '-'}  {row.doc}".rstrip())
@@ -150,6 +160,7 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("ops", help="list the ops, or those that a program lacks")
     command.add_argument("match", nargs="?", default="*", metavar="PATTERN", help="e.g. 'add*'")
+    command.add_argument("--compile", action="store_true", help="the ops that torch.compile lowers")
     command.add_argument(
         "--missing",
         nargs=argparse.REMAINDER,

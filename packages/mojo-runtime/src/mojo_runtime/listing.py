@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 GROUP = "torch_mojo_backend.kernels"
 """Entry points of this group name an object with the functions of `Frontend`."""
@@ -50,6 +50,17 @@ class Frontend(Protocol):
 
     def missing(self, script: str, arguments: Sequence[str]) -> Iterable[str]:
         """Runs a program to its end; returns lines that say which ops it lacks, the last one with their number."""
+
+
+@runtime_checkable
+class KeepsModels(Protocol):
+    """A frontend that stores more than kernels."""
+
+    def cache_summary(self) -> str:
+        """Returns a line on what is stored."""
+
+    def clean_cache(self) -> int:
+        """Removes it; returns how many models."""
 
 
 def frontends() -> dict[str, Frontend]:

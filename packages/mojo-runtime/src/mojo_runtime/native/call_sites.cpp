@@ -25,6 +25,8 @@ struct CallSite {
   std::string text;
   MojoSlot* slot = nullptr;
   std::vector<int64_t> scalars;
+  std::vector<int> given;  // of each scalar, which word of the operand that holds scalars it is; negative: none
+  bool has_given = false;
   struct View {
     bool absent = false;
     bool expanded = false;
@@ -62,8 +64,16 @@ std::unique_ptr<CallSite> parse(const char* text) {
   const size_t key_end = site->text.find('\n');
   const size_t scalars_end = site->text.find('\n', key_end + 1);
   site->slot = mojo_slot(site->text.substr(0, key_end).c_str());
-  for (const auto& word : split(site->text.substr(key_end + 1, scalars_end - key_end - 1), ' '))
-    site->scalars.push_back(std::stoll(word));
+  for (const auto& word : split(site->text.substr(key_end + 1, scalars_end - key_end - 1), ' ')) {
+    if (word[0] == '@') {
+      site->given.push_back(std::stoi(word.substr(1)));
+      site->scalars.push_back(0);
+      site->has_given = true;
+    } else {
+      site->given.push_back(-1);
+      site->scalars.push_back(std::stoll(word));
+    }
+  }
   for (auto& token : split(site->text.substr(scalars_end + 1), ' ')) {
     CallSite::View view;
     view.expanded = token[0] == '*';
@@ -76,6 +86,7 @@ std::unique_ptr<CallSite> parse(const char* text) {
     site->operands += !view.absent;
     site->views.push_back(std::move(view));
   }
+  site->operands += site->has_given;
   return site;
 }
 
@@ -162,7 +173,15 @@ int32_t mojo_call_site(const char* text, const int64_t* operands, int64_t count,
   MojoKernelCall call{};
   call.tensors = tensors;
   call.n_tensors = static_cast<int64_t>(site.views.size());
+  std::vector<int64_t> scalars;
   call.scalars = site.scalars.data();
+  if (site.has_given) {
+    const auto* words = reinterpret_cast<const int64_t*>(operands[used * kOperandWords]);
+    scalars = site.scalars;
+    for (size_t i = 0; i < scalars.size(); i++)
+      if (site.given[i] >= 0) scalars[i] = words[site.given[i]];
+    call.scalars = scalars.data();
+  }
   call.n_scalars = static_cast<int64_t>(site.scalars.size());
   call.device_context = device_context;
   call.parallel_for = mojo_parallel_for;
