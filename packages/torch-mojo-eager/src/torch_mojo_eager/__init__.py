@@ -41,6 +41,8 @@ def register_mojo_devices() -> None:
         mojo.define("default_generator(int device) -> Generator")
         mojo.define("philox_state(Generator? generator, int device, int increment) -> int[]")
         mojo.define("launch(str key, Tensor?[] tensors, int[] scalars) -> ()")
+        mojo.define("host_alias(Tensor self) -> Tensor")
+        mojo.define("from_host(Tensor host, int device) -> Tensor")
         complex_forms = torch.library.Library("mojo_complex", "DEF")
         registry.define_complex_forms(complex_forms)
         aten = torch.library.Library("aten", "IMPL")

@@ -6,6 +6,7 @@
 #include "common.cpp"
 #include "convolution.cpp"
 #include "copy.cpp"
+#include "host.cpp"
 #include "indexing.cpp"
 #include "kernel_call.cpp"
 #include "launch.cpp"
@@ -27,6 +28,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name, const int64_t* ma
     register_views();
     register_copies();
     register_launch();
+    register_host();
     register_normalization();
     register_channel_norm();
     register_convolution();
