@@ -1,0 +1,401 @@
+"""The kernels that lowerings call, each as a typed function of graph values, or of torch tensors, eagerly.
+
+A function says which kernel of mojo-kernels it is, what its results look like and what its arguments mean; registering
+the kernel with the graph, and asking for its compilation, happens at the first call. Tensors of torch are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from max.dtype import DType
+from max.graph import DeviceRef, TensorType, TensorValue
+
+from mojo_runtime import aten
+from torch_mojo_compile import bridge
+from torch_mojo_compile.dtypes import kernel_dtype
+from torch_mojo_compile.kernel_calls import call_on_tensors
+
+Operand = TypeVar("Operand", TensorValue, torch.Tensor)
+Shape = Sequence[Any]
+"""Sizes: ints, or dimensions of the graph."""
+Result = tuple[Shape, Any]
+"""Sizes and dtype of an output."""
+
+
+def _name(dtype: DType | torch.dtype) -> str:
+    return dtype.name if isinstance(dtype, DType) else kernel_dtype(dtype)
+
+
+def kernel(
+    name: str,
+    outputs: Sequence[Result | None],
+    inputs: Sequence[Any],
+    scalars: Sequence[Any] = (),
+    *,
+    broadcast: bool = False,
+    device: DeviceRef | None = None,
+    **parameters: Any,
+) -> list[Any]:
+    """Calls a kernel of mojo-kernels in the current graph, or on tensors of torch.
+
+    Args:
+        name: "module:function" below mojo_kernels.
+        outputs: Sizes and dtypes of the results; None is one that is not wanted.
+        inputs: Graph values, or tensors; None is an optional one that is not given.
+        scalars: The kernel's scalars; in a graph also values of single int64 numbers.
+        broadcast: Whether the kernel wants all inputs in the sizes of the first output.
+        device: Where to run; by default where the first input is.
+        parameters: The kernel's compile-time parameters; dtypes of either kind by their names.
+
+    Returns:
+        The results, None where one is not wanted.
+    """
+    named = {k: _name(v) if isinstance(v, DType | torch.dtype) else v for k, v in parameters.items()}
+    key = aten.kernel_key(name, named)
+    first = next((value for value in inputs if value is not None), None)
+    if isinstance(first, torch.Tensor):
+        made = [None if o is None else torch.empty(o[0], dtype=o[1], device=first.device) for o in outputs]
+        call_on_tensors(key, made, inputs, scalars, broadcast=broadcast)
+        return made
+    place = device or (first.device if first is not None else DeviceRef.CPU())
+    types = [None if o is None else TensorType(o[1], o[0], place) for o in outputs]
+    return list(bridge.call_kernel(key, types, inputs, scalars, broadcast=broadcast))
+
+
+def _only(like: Operand, results: Sequence[Any]) -> Operand:
+    """The only result of a kernel, of the kind of an operand."""
+    result: Operand = results[0]
+    return result
+
+
+def _wide(value: Any) -> Any:
+    """The dtype of statistics: float64 for float64, else float32."""
+    if isinstance(value, TensorValue):
+        return DType.float64 if value.dtype == DType.float64 else DType.float32
+    return torch.float64 if value.dtype == torch.float64 else torch.float32
+
+
+def _integer(value: Any) -> Any:
+    return DType.int64 if isinstance(value, TensorValue) else torch.int64
+
+
+def matrix_product(a: Operand, b: Operand) -> Operand:
+    """The product of matrices, or of batches of them.
+
+    Args:
+        a: [..., m, k]; in a graph a transposed value is not copied.
+        b: [..., k, n], of the same dtype.
+
+    Returns:
+        [..., m, n]
+    """
+    shape = [*a.shape[:-1], b.shape[-1]]
+    return _only(a, kernel("matmul.products:mm", [(shape, a.dtype)], [a, b], dtype=a.dtype))
+
+
+def convolution(
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    shape: Shape,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    transposed: bool = False,
+) -> Operand:
+    """A convolution over one to three dimensions, or a transposed one, which is also the other one's gradient.
+
+    Args:
+        x: [batch, channels, *sizes]
+        weight: [channels out, channels / groups, *sizes]; transposed: [channels, channels out / groups, *sizes].
+        bias: [channels out]
+        shape: Of the result.
+        stride: A number for each dimension, as `padding` and `dilation`.
+        padding: Zeros on both sides.
+        dilation: Steps between the weight's elements.
+        groups: Of channels.
+        transposed: Whether x is what a convolution gives and the result what it takes.
+
+    Returns:
+        [batch, channels out, *sizes]
+    """
+    scalars = [transposed, groups, list(stride), list(padding), list(dilation)]
+    inputs = [x, weight, bias]
+    return _only(x, kernel("convolution.convolve:convolve", [(shape, x.dtype)], inputs, scalars, dtype=x.dtype))
+
+
+def convolution_weight_gradient(
+    grad: Operand,
+    x: Operand,
+    shape: Shape,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Operand:
+    """The gradient of a convolution's weight.
+
+    Args:
+        grad: The gradient of the result; of a transposed convolution its input.
+        x: The input; of a transposed convolution the gradient of the result.
+        shape: Of the weight.
+        stride: As of the convolution, like the rest.
+        padding: Zeros on both sides.
+        dilation: Steps between the weight's elements.
+        groups: Of channels.
+    """
+    scalars = [groups, list(stride), list(padding), list(dilation)]
+    return _only(x, kernel("convolution.weight:weight_gradient", [(shape, x.dtype)], [grad, x], scalars, dtype=x.dtype))
+
+
+def layer_norm(
+    x: Operand, weight: Operand | None, bias: Operand | None, statistics: Shape, rows: Any, columns: Any, eps: float
+) -> tuple[Operand, Operand, Operand]:
+    """Layer norm of rows.
+
+    Args:
+        x: Any sizes whose product is rows * columns.
+        weight: [columns] in any sizes.
+        bias: As the weight.
+        statistics: The sizes of mean and reciprocal deviation.
+        rows: How many; an int, or a value of the graph.
+        columns: The number of elements that are normalized together.
+        eps: Added to the variance.
+
+    Returns:
+        The result, the mean and the reciprocal deviation, which are float32 for half types.
+    """
+    outputs = [(x.shape, x.dtype), (statistics, _wide(x)), (statistics, _wide(x))]
+    inputs = [x, weight, bias]
+    made = kernel("normalization.layer_norm:forward", outputs, inputs, [rows, columns, float(eps)], dtype=x.dtype)
+    return made[0], made[1], made[2]
+
+
+def layer_norm_gradients(
+    grad: Operand,
+    x: Operand,
+    mean: Operand,
+    rstd: Operand,
+    weight: Operand | None,
+    parameter_shape: Shape,
+    rows: Any,
+    columns: Any,
+    wanted: Sequence[bool],
+) -> list[Operand | None]:
+    """The gradients of layer norm's input, weight and bias.
+
+    Args:
+        grad: The gradient of the result.
+        x: The input.
+        mean: As `layer_norm` returned it.
+        rstd: As `layer_norm` returned it.
+        weight: [columns] in any sizes.
+        parameter_shape: The sizes of weight and bias.
+        rows: As of `layer_norm`.
+        columns: As of `layer_norm`.
+        wanted: Which of the three to compute.
+    """
+    shapes = (x.shape, parameter_shape, parameter_shape)
+    outputs = [(shape, x.dtype) if wants else None for shape, wants in zip(shapes, wanted, strict=True)]
+    inputs = [grad, x, mean, rstd, weight]
+    return kernel("normalization.layer_norm:backward", outputs, inputs, [rows, columns], dtype=x.dtype)
+
+
+def attention(
+    query: Operand, key: Operand, value: Operand, bias: Operand | None = None, *, is_causal: bool, scale: float
+) -> tuple[Operand, Operand]:
+    """Scaled dot-product attention that keeps no scores.
+
+    Args:
+        query: [batch, heads, queries, depth]
+        key: [batch, key heads, keys, depth]; heads is a multiple of key heads.
+        value: [batch, key heads, keys, value depth]
+        bias: Broadcastable to [batch, heads, queries, keys]: bool, float32 or the query's dtype.
+        is_causal: Whether query i sees keys up to i only.
+        scale: The factor of the scores.
+
+    Returns:
+        [batch, heads, queries, value depth] and the scores' logsumexp [batch, heads, queries].
+    """
+    outputs = [([*query.shape[:3], value.shape[3]], query.dtype), (query.shape[:3], _wide(query))]
+    inputs = [query, key, value, bias]
+    made = kernel("attention.forward:forward", outputs, inputs, _attention_scalars(is_causal, scale), dtype=query.dtype)
+    return made[0], made[1]
+
+
+def attention_gradients(
+    grad: Operand,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    result: Operand,
+    logsumexp: Operand,
+    bias: Operand | None = None,
+    *,
+    is_causal: bool,
+    scale: float,
+) -> list[Operand]:
+    """The gradients of query, key and value; arguments as of `attention`, with what it returned and its gradient."""
+    outputs = [(tensor.shape, tensor.dtype) for tensor in (query, key, value)]
+    inputs = [grad, query, key, value, result, logsumexp, bias]
+    return kernel(
+        "attention.backward:backward", outputs, inputs, _attention_scalars(is_causal, scale), dtype=query.dtype
+    )
+
+
+def _attention_scalars(is_causal: bool, scale: float) -> list[Any]:
+    # The last three are the probability of dropout, seed and offset.
+    return [is_causal, float(scale), 0.0, 0, 0]
+
+
+def embedding_gradient(
+    grad: Operand, indices: Operand, rows: Any, padding: Any = -1, *, by_frequency: bool = False
+) -> Operand:
+    """The gradient [rows, columns] of a table of embeddings.
+
+    Args:
+        grad: [lookups, columns]
+        indices: [lookups], int32 or int64.
+        rows: Of the table.
+        padding: A row whose gradient stays 0; negative for none.
+        by_frequency: Whether a row's gradient is divided by how often it was looked up.
+    """
+    outputs = [([rows, grad.shape[1]], grad.dtype)]
+    scalars = [padding, by_frequency]
+    parameters: dict[str, Any] = {"dtype": grad.dtype, "index": indices.dtype}
+    return _only(grad, kernel("embedding:embedding_backward", outputs, [grad, indices], scalars, **parameters))
+
+
+def gather_slices(x: Operand, dim: int, index: Operand) -> Operand:
+    """Slices of a tensor at positions [n] of a dimension, int32 or int64."""
+    shape = [*x.shape[:dim], index.shape[0] if len(index.shape) else 1, *x.shape[dim + 1 :]]
+    parameters: dict[str, Any] = {"dtype": x.dtype, "index": index.dtype, "indices": "slices"}
+    return _only(x, kernel("indexing.gather_scatter:gather", [(shape, x.dtype)], [x, index], [dim], **parameters))
+
+
+def scatter_rows(table: Operand, positions: Operand, source: Operand, *, accumulate: bool = False) -> Operand:
+    """A table with some rows replaced, or added to.
+
+    Args:
+        table: [n, k]
+        positions: [m] in [0, n), int64.
+        source: [m, k]
+        accumulate: Whether to add; else, of equal positions, any one wins.
+    """
+    parameters: dict[str, Any] = {
+        "dtype": table.dtype,
+        "op": "add" if accumulate else "set",
+        "index": positions.dtype,
+        "indices": "slices",
+        "source": "tensor",
+    }
+    outputs = [(table.shape, table.dtype)]
+    inputs = [table, positions, source]
+    return _only(table, kernel("indexing.gather_scatter:scatter", outputs, inputs, [0], **parameters))
+
+
+def binary(op: str, a: Operand, b: Operand, shape: Shape) -> Operand:
+    """An elementwise op of two tensors of one dtype that MAX does not have.
+
+    Args:
+        op: A name of mojo_kernels.pointwise.binary, e.g. "bitwise_and".
+        a: Broadcastable to `shape`.
+        b: Broadcastable to `shape`.
+        shape: Of the result.
+    """
+    outputs = [(shape, a.dtype)]
+    return _only(a, kernel("pointwise.binary:binary", outputs, [a, b], broadcast=True, dtype=a.dtype, op=op))
+
+
+def reduce(op: str, x: Operand, dims: Sequence[int], shape: Shape) -> Operand:
+    """A reduction that MAX does not have.
+
+    Args:
+        op: A name of mojo_kernels.reduction, e.g. "amax".
+        x: Any tensor.
+        dims: Over which to reduce.
+        shape: Of the result: with those dimensions of size 1, or without them.
+    """
+    parameters: dict[str, Any] = {"dtype": x.dtype, "op": op, "out": x.dtype}
+    return _only(x, kernel("reduction.reduce:reduce", [(shape, x.dtype)], [x], [list(dims)], **parameters))
+
+
+def product(x: Operand, dim: int, shape: Shape) -> Operand:
+    """The product over a dimension; `shape` is the result's."""
+    parameters: dict[str, Any] = {"dtype": x.dtype, "op": "prod", "out": x.dtype, "dimensions": "one"}
+    return _only(x, kernel("reduction.reduce:reduce", [(shape, x.dtype)], [x], [dim], **parameters))
+
+
+def sort(x: Operand, dim: int, *, descending: bool = False) -> tuple[Operand, Operand]:
+    """The elements sorted along a dimension, and the positions they had, int64. Equal ones keep their order."""
+    outputs = [(x.shape, x.dtype), (x.shape, _integer(x))]
+    made = kernel("sorting:sort", outputs, [x], [dim, descending], dtype=x.dtype)
+    return made[0], made[1]
+
+
+def random_fill(
+    distribution: str, numel: Any, dtype: DType, state: Sequence[Any], arguments: Sequence[float | int], **options: Any
+) -> TensorValue:
+    """Random numbers in a graph.
+
+    Args:
+        distribution: A function of mojo_kernels.random.distributions.
+        numel: How many.
+        dtype: Of the result.
+        state: Seed and offset of the generator, values of the graph, and the largest grid.
+        arguments: Of the distribution.
+        options: Its compile-time parameters.
+
+    Returns:
+        [numel]
+    """
+    name = f"random.distributions:{distribution}"
+    made = kernel(name, [([numel], dtype)], [], [*state, *arguments], dtype=dtype, **options)
+    return made[0]
+
+
+def random_bernoulli(probabilities: TensorValue, dtype: DType, state: Sequence[Any]) -> TensorValue:
+    """1 with the probability [numel] of each element, else 0; `state` as of `random_fill`."""
+    parameters: dict[str, Any] = {"dtype": dtype, "probability": probabilities.dtype}
+    outputs = [(probabilities.shape, dtype)]
+    return _only(probabilities, kernel("random.dropout:bernoulli", outputs, [probabilities], state, **parameters))
+
+
+def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[TensorValue, TensorValue]:
+    """Dropout of a vector [numel] in a graph, and the mask of what it keeps.
+
+    Args:
+        x: [numel]
+        keep: The probability with which an element stays.
+        state: As of `random_fill`.
+    """
+    outputs = [(x.shape, x.dtype), (x.shape, DType.bool)]
+    made = kernel("random.dropout:dropout", outputs, [x], [*state, float(keep)], dtype=x.dtype)
+    return made[0], made[1]
+
+
+__all__ = [
+    "attention",
+    "attention_gradients",
+    "binary",
+    "convolution",
+    "convolution_weight_gradient",
+    "embedding_gradient",
+    "gather_slices",
+    "kernel",
+    "layer_norm",
+    "layer_norm_gradients",
+    "matrix_product",
+    "product",
+    "random_bernoulli",
+    "random_dropout",
+    "random_fill",
+    "reduce",
+    "scatter_rows",
+    "sort",
+]

@@ -1,0 +1,99 @@
+"""MAX's engine: the session that runs models, and the processes that compile them."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from max import driver, engine
+from max.experimental.compile_pool import ProcessCompilePool
+from max.graph import Module
+
+from torch_mojo_compile import bridge, store
+from torch_mojo_compile.config import config
+from torch_mojo_compile.errors import CompileFailed
+
+_lock = threading.Lock()
+_pool: ProcessCompilePool | None = None
+
+
+@functools.cache
+def session() -> engine.InferenceSession:
+    """Returns the process's session, with the CPU and all GPUs."""
+    devices = [driver.CPU(), *(driver.Accelerator(i) for i in range(driver.accelerator_count()))]
+    return engine.InferenceSession(devices=devices)
+
+
+def _workers() -> int:
+    if config.workers is not None:
+        return config.workers
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return max(1, min(len(os.sched_getaffinity(0)), int(memory // 8)))
+
+
+def _compile_pool() -> ProcessCompilePool:
+    global _pool
+    with _lock:
+        if _pool is None:
+            specs = [driver.DeviceSpec.cpu()]
+            specs += [driver.DeviceSpec.accelerator(i) for i in range(driver.accelerator_count())]
+            _pool = ProcessCompilePool(device_specs=specs, max_workers=_workers())
+            atexit.register(_close)
+        return _pool
+
+
+def _close() -> None:
+    global _pool
+    with _lock:
+        pool, _pool = _pool, None
+    if pool is not None:
+        pool.close()
+
+
+def compile_module(module: Module, packages: Sequence[Path], key: str, names: Sequence[str]) -> Future[Any]:
+    """Compiles a module in another process and puts it into the store.
+
+    Args:
+        module: The graphs.
+        packages: The custom ops they use.
+        key: The store's key.
+        names: The names of the graphs.
+
+    Returns:
+        A future of the compiled model.
+    """
+    compiled = _compile_pool().compile_module(module, custom_extensions=list(packages))
+    result: Future[Any] = Future()
+
+    def finish(done: Future[engine.CompiledModel]) -> None:
+        try:
+            model = done.result()
+            with store.writing(key, names) as path:
+                model.export_mef(path)
+            result.set_result(model)
+        except BaseException as error:
+            result.set_exception(CompileFailed(f"MAX can't compile {', '.join(names)}: {error}"))
+
+    compiled.add_done_callback(finish)
+    return result
+
+
+def load(compiled: Any) -> dict[str, Any]:
+    """Makes a compiled model ready to run in this process; returns the model of each graph by name."""
+    bridge.connect()
+    return dict(session().init_all(compiled))
+
+
+def read(path: Path) -> Any:
+    """Returns a stored model.
+
+    Raises:
+        Exception: The file can't be read.
+    """
+    return engine.read(path)

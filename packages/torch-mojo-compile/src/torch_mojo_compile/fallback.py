@@ -1,0 +1,81 @@
+"""`options={"fallback": "eager"}`: ops without a lowering run eagerly, between parts that are compiled."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from torch_mojo_compile import report
+from torch_mojo_compile.dtypes import is_supported
+from torch_mojo_compile.executable import Executable
+from torch_mojo_compile.graph import COPY, is_lowered
+
+
+def can_be_compiled(node: torch.fx.Node) -> bool:
+    """Whether a node can be part of a MAX graph: it has a lowering, and all its tensors have dtypes that MAX has."""
+    values = [node.meta.get("val"), *(argument.meta.get("val") for argument in node.all_input_nodes)]
+    flat = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
+    dtypes = all(is_supported(item.dtype) for item in flat if isinstance(item, torch.Tensor))
+    # Writes to inputs stay outside, after everything that reads them.
+    return node.op == "call_function" and dtypes and node.target is not COPY and is_lowered(node)
+
+
+class _Support(OperatorSupportBase):
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        return can_be_compiled(node)
+
+
+class _Part(torch.nn.Module):
+    """A compiled part in the place of the nodes that it was made from."""
+
+    def __init__(self, executable: Executable, single: bool) -> None:
+        super().__init__()
+        self._executable = executable
+        self._single = single
+
+    def forward(self, *arguments: Any) -> Any:
+        """Runs the part."""
+        results = self._executable(list(arguments))
+        return results[0] if self._single else tuple(results)
+
+
+def with_eager_parts(
+    graph: torch.fx.GraphModule, name: str, compile_part: Callable[[torch.fx.GraphModule], Executable]
+) -> Callable[[list[Any]], Any]:
+    """Compiles what can be compiled of a graph.
+
+    Args:
+        graph: Of aten ops.
+        name: For the message that says what runs eagerly.
+        compile_part: Lowers a part.
+
+    Returns:
+        A function that takes the list of the graph's arguments, which it empties, and returns its results.
+    """
+    missing = collections.Counter(
+        str(node.target) for node in graph.graph.nodes if node.op == "call_function" and not can_be_compiled(node)
+    )
+    partitioner = CapabilityBasedPartitioner(graph, _Support(), allows_single_node_partition=True)
+    fused = partitioner.fuse_partitions(partitioner.propose_partitions())
+    parts = [node for node in fused.graph.nodes if node.op == "call_module"]
+    for node in parts:
+        part = fused.get_submodule(str(node.target))
+        assert isinstance(part, torch.fx.GraphModule)
+        single = not isinstance(part.graph.output_node().args[0], list | tuple)
+        setattr(fused, str(node.target), _Part(compile_part(part), single))
+    counts = ", ".join(f"{op} (x{count})" for op, count in sorted(missing.items()))
+    report.warn(f"{name}: {len(parts)} compiled parts; run eagerly: {counts}")
+
+    def run(arguments: list[Any]) -> Any:
+        given = list(arguments)
+        arguments.clear()
+        with torch.no_grad():
+            return fused(*given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,158 @@
+"""What is lowered, what is refused, and how graphs look; nothing here is compiled by MAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.testing._internal.common_methods_invocations import op_db
+
+from torch_mojo_compile import UnsupportedOps, mojo_backend
+from torch_mojo_compile.graph import Lowered, permutation
+from torch_mojo_compile.lowerings.table import lowered as lowered_ops
+
+SAMPLED = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+SAMPLES = 2
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compiles a function with the backend under test."""
+    return torch.compile(function, backend=mojo_backend, options=options, fullgraph=True)
+
+
+def test_table_is_broad() -> None:
+    assert len(lowered_ops()) >= 250
+
+
+# Lowered in an earlier version of this list: they must not stop being so.
+REQUIRED = """
+    abs add addbmm addcdiv addcmul addmm all amax amin any argmax argmin baddbmm bitwise_and bitwise_not
+    bitwise_or bmm cat ceil chunk clamp clone cos cumsum diag_embed div eq erf exp expand fill flatten flip floor
+    fmod full gather ge gt index_add index_copy index_select isnan le lerp linspace log log1p log_softmax
+    logaddexp logical_and logical_not lt masked_fill matmul max maximum mean min minimum mm movedim mul narrow ne
+    neg nn.functional.avg_pool2d nn.functional.batch_norm nn.functional.conv2d nn.functional.cross_entropy
+    nn.functional.embedding nn.functional.gelu nn.functional.group_norm nn.functional.interpolate
+    nn.functional.layer_norm nn.functional.linear nn.functional.max_pool2d nn.functional.mse_loss
+    nn.functional.nll_loss nn.functional.pad nn.functional.relu nn.functional.scaled_dot_product_attention
+    nn.functional.silu nn.functional.softplus ones permute pow prod reciprocal remainder repeat reshape roll rsqrt
+    scatter scatter_add select sigmoid sin slice softmax sort split sqrt square squeeze stack std sub sum t
+    take_along_dim tan tanh tile topk transpose tril triu unbind unsqueeze var view where zeros
+"""
+
+
+@pytest.mark.parametrize("name", REQUIRED.split())
+def test_op_is_lowered(name: str, lowered: list[Lowered]) -> None:
+    entries = [op for op in SAMPLED if op.name == name and not op.variant_test_name]
+    if not entries:
+        pytest.skip(f"this torch has no entry {name}")
+    op = entries[0]
+    for sample in list(op.sample_inputs("cpu", torch.float32))[:SAMPLES]:
+        torch._dynamo.reset()
+        arguments = (sample.input, *sample.args)
+        expected = op(*arguments, **sample.kwargs)
+        found = compiled(lambda *a, _k=sample.kwargs: op(*a, **_k))(*arguments)
+        torch.testing.assert_close(found, expected)
+    assert lowered
+
+
+def test_all_missing_ops_are_named_at_once(lowered: list[Lowered]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i1e(x) + torch.linalg.eigvalsh(x @ x) + torch.special.i1e(x + 1)
+
+    with pytest.raises(Exception, match="can't lower") as caught:
+        compiled(function)(torch.randn(3, 3))
+    message = str(caught.value)
+    assert "special_i1e.default (x2)" in message
+    assert "_linalg_eigh.default (x1)" in message
+    assert "torch.special.i1e(x)" in message, "the user's line"
+    assert not lowered
+
+
+def test_complex_is_refused_by_name(lowered: list[Lowered]) -> None:
+    with pytest.raises(Exception, match=r"torch\.complex64 tensors"):
+        compiled(lambda x: x * 2)(torch.randn(3, dtype=torch.complex64))
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(Exception, match="no options \\['asynch'\\]"):
+        compiled(lambda x: x + 1, asynch=True)(torch.randn(3))
+
+
+def test_fallback_runs_missing_ops_eagerly(lowered: list[Lowered], capfd: pytest.CaptureFixture[str]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i1e(x * 2 + 1) * 3 - x
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(compiled(function, fallback="eager")(x), function(x))
+    assert len(lowered) == 2
+    assert "special_i1e.default (x1)" in capfd.readouterr().err
+
+
+def test_forward_and_backward_are_lowered_together(lowered: list[Lowered]) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+    loss = torch.compile(model, backend=mojo_backend)(x).sum()
+    assert [graph.name for graph in lowered] == ["forward_0", "backward_1"]
+    loss.backward()
+    assert len(lowered) == 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_new_batch_size_recompiles_once(lowered: list[Lowered], training: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Flatten(0), nn.GELU())
+    function = torch.compile(model, backend=mojo_backend)
+    for batch in (3, 5, 7, 9):
+        with torch.set_grad_enabled(training):
+            result = function(torch.randn(batch, 4))
+            if training:
+                result.sum().backward()
+    assert len(lowered) == (4 if training else 2)
+
+
+def test_transposed_operands_are_not_copied(lowered: list[Lowered]) -> None:
+    compiled(functional.linear)(torch.randn(3, 4), torch.randn(5, 4))
+    assert "1,0" in lowered[0].text
+    assert "transpose" not in lowered[0].text.partition("mo.output")[0].partition("call_1_2")[0]
+
+
+def test_scalars_of_optimizers_do_not_recompile(lowered: list[Lowered]) -> None:
+    texts = []
+    for rate in (0.1, 0.2):
+        torch._dynamo.reset()
+        rate_tensor = torch.tensor(rate)
+        compiled(lambda p, g, r: p - r * g)(torch.randn(3), torch.randn(3), rate_tensor)
+        texts.append(lowered[-1].text)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "order"),
+    [
+        (torch.empty(2, 3, 4), None),
+        (torch.empty(2, 3, 4).permute(2, 0, 1), (1, 2, 0)),
+        (torch.empty(2, 1, 4).transpose(0, 1), None),
+        (torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last), (0, 2, 3, 1)),
+        (torch.empty(4, 4)[:, ::2], None),
+        (torch.empty(0, 3).t(), None),
+    ],
+    ids=["contiguous", "permuted", "size one", "channels last", "sliced", "empty"],
+)
+def test_order_of_dimensions_in_memory(tensor: torch.Tensor, order: tuple[int, ...] | None) -> None:
+    assert permutation(tensor) == order
+    if order is not None:
+        assert tensor.permute(order).is_contiguous()
+
+
+def test_error_has_the_node_and_the_line(lowered: list[Lowered]) -> None:
+    def function(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return x.index_put((mask,), values)
+
+    with pytest.raises(Exception, match="depends on data") as caught:
+        compiled(function)(torch.randn(3), torch.tensor([True, False, True]), torch.randn(2))
+    assert "index_put" in str(caught.value)
+    assert "x.index_put((mask,), values)" in str(caught.value)
+    assert isinstance(caught.value.__cause__, UnsupportedOps) or "UnsupportedOps" in type(caught.value).__name__
