@@ -25,6 +25,20 @@ _STATE = struct.Struct("<QQ")
 _WORD = 1 << 64
 
 
+def words_per_thread(numel: int, unroll: int, max_blocks: int) -> int:
+    """Returns how far one call moves a generator's offset: the 32-bit words that a thread of the grid draws.
+
+    Args:
+        numel: The elements that are drawn.
+        unroll: Elements per draw of 128 bits.
+        max_blocks: The largest grid.
+    """
+    if numel == 0:
+        return 0
+    threads = BLOCK * min(-(-numel // BLOCK), max_blocks)
+    return 4 * -(-numel // (threads * unroll))
+
+
 class PhiloxGenerator:
     """Philox 4x32-10 with 64 bits of seed and of offset.
 
@@ -108,8 +122,7 @@ class PhiloxGenerator:
         Returns:
             What random kernels take first: seed, offset, max_blocks; seed and offset as int64 words.
         """
-        threads = BLOCK * min(-(-numel // BLOCK), self.max_blocks)
-        words = self.advance(4 * -(-numel // (threads * unroll)))
+        words = self.advance(words_per_thread(numel, unroll, self.max_blocks))
         return [*(word - _WORD if word >= _WORD // 2 else word for word in words), self.max_blocks]
 
     def uniform(self, out: Array, low: float = 0.0, high: float = 1.0, stream: Stream | None = None) -> Array:

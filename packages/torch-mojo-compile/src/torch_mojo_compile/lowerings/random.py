@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from max.dtype import DType
 from max.graph import TensorValue, ops
 
-from mojo_runtime import draws
+from mojo_runtime import PhiloxGenerator
+from mojo_runtime.generator import BLOCK, words_per_thread
 from torch_mojo_compile import custom_mojo_ops, rows
 from torch_mojo_compile.lowerings.table import Node, lowering
 from torch_mojo_compile.symbols import Size
@@ -64,8 +66,13 @@ def _random(*names: str) -> Callable[[Any], Any]:
 
 def advance(advances: Sequence[tuple[Callable[[Sequence[Any]], int], int]], arguments: Sequence[Any]) -> int:
     """Returns how far a call moves the generator's offset."""
-    blocks = draws.max_blocks(0)
-    return sum(draws.increment(numel(arguments), unroll, blocks) for numel, unroll in advances)
+    blocks = _max_blocks()
+    return sum(words_per_thread(numel(arguments), unroll, blocks) for numel, unroll in advances)
+
+
+@functools.cache
+def _max_blocks() -> int:
+    return PhiloxGenerator().max_blocks
 
 
 def _reserve(node: Node, numel: Size, unroll: int) -> list[Any]:
@@ -73,25 +80,25 @@ def _reserve(node: Node, numel: Size, unroll: int) -> list[Any]:
     current = _state.get()
     assert current.words is not None
     seed, first = current.words[0], current.words[1]
-    blocks = draws.max_blocks(0)
+    blocks = _max_blocks()
     offset = first + current.offset if isinstance(current.offset, TensorValue) or current.offset else first
     current.advances.append((numel, unroll))
     if isinstance(numel, int):
-        current.offset = current.offset + draws.increment(numel, unroll, blocks)
+        current.offset = current.offset + words_per_thread(numel, unroll, blocks)
     else:
         current.offset = current.offset + _increment(node, numel, unroll, blocks)
     return [seed, offset, blocks]
 
 
 def _increment(node: Node, numel: torch.SymInt, unroll: int, blocks: int) -> TensorValue:
-    """`draws.increment` in the graph."""
+    """`words_per_thread` in the graph."""
 
     def constant(value: int) -> TensorValue:
         return ops.constant(value, DType.int64, node.device)
 
     count = TensorValue(node.dim(numel))
-    blocks_needed = ops.floor_div(count + constant(draws.BLOCK - 1), constant(draws.BLOCK))
-    threads = constant(draws.BLOCK) * ops.min(blocks_needed, constant(blocks))
+    blocks_needed = ops.floor_div(count + constant(BLOCK - 1), constant(BLOCK))
+    threads = constant(BLOCK) * ops.min(blocks_needed, constant(blocks))
     served = threads * constant(unroll)
     return constant(4) * ops.floor_div(count + served - constant(1), ops.max(served, constant(1)))
 
