@@ -40,6 +40,7 @@ def check(cases: dict[str, Case], inputs: Sequence[Tensor]) -> None:
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.models
 def test_elementwise() -> None:
     nan, inf = math.nan, math.inf
     x = torch.tensor([-2.5, -1.5, -0.5, -0.0, 0.0, 0.3, 0.5, 1.5, 2.5, 100.0, nan, inf, -inf])
@@ -98,6 +99,7 @@ def test_elementwise() -> None:
     check(cases, [x, y, n, k, b])
 
 
+@pytest.mark.models
 def test_shapes_reductions_and_indexing() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 6, 5)
@@ -180,6 +182,7 @@ def _written(x: Tensor, place: Any, value: Any) -> Tensor:
     return result
 
 
+@pytest.mark.models
 def test_images() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 4, 9, 9), torch.randn(6, 4, 3, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mojo_compile.backend import mojo_backend
 from torch_mojo_compile.errors import CompileFailed, LoweringError, UnsupportedOps
 from torch_mojo_compile.mojo_op import mojo_op
-from torch_mojo_compile.report import Compilation, compilations
+from torch_mojo_compile.report import Compilation, compilations, summary
 
 __version__ = "0.1.0"
 
@@ -18,4 +18,5 @@ __all__ = [
     "compilations",
     "mojo_backend",
     "mojo_op",
+    "summary",
 ]

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import torch
+import torch._dynamo
 
 from torch_mojo_compile.config import config
 
@@ -43,6 +44,18 @@ def compilations() -> list[Compilation]:
     """Returns what was compiled in this process, in order."""
     with _lock:
         return list(_compilations.values())
+
+
+def summary() -> str:
+    """Returns what was compiled in this process and where dynamo broke graphs, as text for people."""
+    lines = []
+    for entry in compilations():
+        graphs = ", ".join(f"{name} ({nodes} nodes)" for name, nodes in entry.graphs.items())
+        origin = "from the store" if entry.from_store else f"compiled in {entry.compile_seconds:.1f} s"
+        lines.append(f"{entry.name}: {graphs}; lowered in {entry.lowering_seconds:.2f} s, {origin}")
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    lines += [f"graph break (x{count}): {reason.splitlines()[0]}" for reason, count in breaks.items()]
+    return "\n".join(lines) or "nothing was compiled"
 
 
 def lowered(unit: str, graph: torch.fx.GraphModule, made: Lowered, seconds: float) -> None:
