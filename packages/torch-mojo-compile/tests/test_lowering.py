@@ -61,14 +61,14 @@ def test_op_is_lowered(name: str, lowered: list[Lowered]) -> None:
 
 def test_all_missing_ops_are_named_at_once(lowered: list[Lowered]) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.i1e(x) + torch.linalg.eigvalsh(x @ x) + torch.special.i1e(x + 1)
+        return torch.cummax(x, 0).values + torch.linalg.eigvalsh(x @ x) + torch.cummax(x + 1, 0).values
 
     with pytest.raises(Exception, match="can't lower") as caught:
         compiled(function)(torch.randn(3, 3))
     message = str(caught.value)
-    assert "special_i1e.default (x2)" in message
+    assert "cummax.default (x2)" in message
     assert "_linalg_eigh.default (x1)" in message
-    assert "torch.special.i1e(x)" in message, "the user's line"
+    assert "torch.cummax(x, 0)" in message, "the user's line"
     assert not lowered
 
 
@@ -84,12 +84,12 @@ def test_unknown_option() -> None:
 
 def test_fallback_runs_missing_ops_eagerly(lowered: list[Lowered], capfd: pytest.CaptureFixture[str]) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.i1e(x * 2 + 1) * 3 - x
+        return torch.cummax(x * 2 + 1, 0).values * 3 - x
 
     x = torch.randn(4, 4)
     torch.testing.assert_close(compiled(function, fallback="eager")(x), function(x))
     assert len(lowered) == 2
-    assert "special_i1e.default (x1)" in capfd.readouterr().err
+    assert "cummax.default (x1)" in capfd.readouterr().err
 
 
 def test_forward_and_backward_are_lowered_together(lowered: list[Lowered]) -> None:
@@ -116,7 +116,8 @@ def test_a_new_batch_size_recompiles_once(lowered: list[Lowered], training: bool
 def test_transposed_operands_are_not_copied(lowered: list[Lowered]) -> None:
     compiled(functional.linear)(torch.randn(3, 4), torch.randn(5, 4))
     assert "1,0" in lowered[0].text
-    assert "transpose" not in lowered[0].text.partition("mo.output")[0].partition("call_1_2")[0]
+    (call,) = [line for line in lowered[0].text.splitlines() if ".call_1_2" in line]
+    assert "(%arg0, %arg1)" in call
 
 
 def test_scalars_of_optimizers_do_not_recompile(lowered: list[Lowered]) -> None:
@@ -155,4 +156,4 @@ def test_error_has_the_node_and_the_line(lowered: list[Lowered]) -> None:
         compiled(function)(torch.randn(3), torch.tensor([True, False, True]), torch.randn(2))
     assert "index_put" in str(caught.value)
     assert "x.index_put((mask,), values)" in str(caught.value)
-    assert isinstance(caught.value.__cause__, UnsupportedOps) or "UnsupportedOps" in type(caught.value).__name__
+    assert isinstance(caught.value.inner_exception, UnsupportedOps)  # type: ignore[attr-defined]

@@ -38,9 +38,13 @@ def test_a_written_model_is_found_and_listed() -> None:
 
 
 def test_an_interrupted_writer_leaves_nothing_to_be_found(folder: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), store.writing("a", []) as path:
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt
+    def write_half() -> None:
+        with store.writing("a", []) as path:
+            path.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
     assert store.find("a") is None
     assert list(folder.iterdir()) == []
 

@@ -46,7 +46,8 @@ class Executable:
             given = list(arguments)
             arguments.clear()
             with torch.no_grad():
-                return list(self._graph(*given))
+                results = self._graph(*given)
+                return list(results) if isinstance(results, list | tuple) else [results]
         return self.run(arguments)
 
     def run(self, arguments: list[Any]) -> list[Any]:
