@@ -26,7 +26,7 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cumsum": lambda x: x.cumsum(0),
     "sort": lambda x: x.sort(-1).values,
     "flip": lambda x: x.flip(0),
-    "contiguous": lambda x: x.t().contiguous(),
+    "transposed": lambda x: x.t().clone(memory_format=torch.contiguous_format),
     "double": lambda x: x.double().float() if x.is_floating_point() else x.int().long(),
     "where": lambda x: torch.where(x > 0, x, x + 1),
     "masked": lambda x: x.masked_fill(x < 0, 3),

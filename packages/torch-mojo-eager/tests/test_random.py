@@ -163,3 +163,27 @@ def test_randperm_shuffles_equal_keys(device):
     seen = {tuple(_shuffle_equals(keys, order, seed, 0).tolist()) for seed in range(60)}
     assert len(seen) == 12  # 3! times 2!
     assert all(set(p[:3]) == {0, 1, 2} and p[3] == 3 for p in seen)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_multinomial_frequencies(device, replacement):
+    torch.manual_seed(2)
+    weights = torch.tensor([1.0, 0.0, 3.0, 4.0], device=device)
+    drawn = torch.multinomial(weights.expand(20_000, 4), 2, replacement=replacement).cpu()
+    frequencies = torch.bincount(drawn[:, 0], minlength=4) / len(drawn)
+    torch.testing.assert_close(frequencies, torch.tensor([0.125, 0, 0.375, 0.5]), atol=0.02, rtol=0)
+    assert (drawn[:, 0] == drawn[:, 1]).any() == replacement
+
+
+def test_normal_of_tensors(device):
+    torch.manual_seed(2)
+    mean, std = torch.arange(4.0, device=device), torch.tensor([1.0, 2.0, 3.0, 4.0], device=device)
+    drawn = torch.normal(mean.expand(50_000, 4), std.expand(50_000, 4)).cpu()
+    torch.testing.assert_close(drawn.mean(0), mean.cpu(), atol=0.1, rtol=0)
+    torch.testing.assert_close(drawn.std(0), std.cpu(), atol=0, rtol=0.02)
+    torch.manual_seed(2)
+    scaled = torch.normal(mean, 2.0)
+    torch.manual_seed(2)
+    assert torch.equal(scaled.cpu(), (mean + 2 * torch.randn(4, device=device)).cpu())
+    with pytest.raises(RuntimeError, match=">= 0"):
+        torch.normal(mean, -std)
