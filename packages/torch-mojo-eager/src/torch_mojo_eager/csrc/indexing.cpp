@@ -1,4 +1,5 @@
 // Indexing: hot ops that torch does not allocate outputs for.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/IndexingUtils.h>
@@ -76,6 +77,9 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "index_select(): self and result must have the same scalar type");
   at::native::resize_output(out, sizes);
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, index);
   launch_index_select(out, self, dim, index);
   return out;
 }

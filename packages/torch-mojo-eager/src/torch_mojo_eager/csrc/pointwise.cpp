@@ -47,6 +47,16 @@ int promotion_category(const at::Scalar& value) {
   return value.isComplex() ? 3 : value.isFloatingPoint() ? 2 : value.isBoolean() ? 0 : 1;
 }
 
+void check_gelu(const c10::FunctionSchema& schema, const c10::IValue* arguments) {
+  const std::string& form = arguments[*schema.argumentIndexWithName("approximate")].toStringRef();
+  TORCH_CHECK(form == "none" || form == "tanh", "approximate argument must be either none or tanh.");
+}
+
+void check_softshrink(const c10::FunctionSchema& schema, const c10::IValue* arguments) {
+  const double lambda = arguments[*schema.argumentIndexWithName("lambd")].toScalar().toDouble();
+  TORCH_CHECK(lambda >= 0, "lambda must be greater or equal to 0, but found to be ", lambda, ".");
+}
+
 }  // namespace
 
 IteratorLayout::IteratorLayout(const at::TensorIteratorBase& iterator)
@@ -81,6 +91,8 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
     const auto kind = schema.arguments()[*position].type()->kind();
     row->inputs.push_back({*position, kind != c10::TypeKind::NumberType});
   }
+  if (name == "gelu.out") row->check = check_gelu;
+  if (name == "softshrink.out") row->check = check_softshrink;
   TORCH_CHECK(row->inputs.size() <= kMaxInputs, "mojo: too many inputs in the row of aten::", name);
   for (const auto& scalar : split(scalars)) {
     const auto position = schema.argumentIndexWithName(scalar);
@@ -96,6 +108,7 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
 
 at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, const c10::IValue* arguments,
                          at::Tensor out, bool trusted) {
+  if (row.check != nullptr) row.check(schema, arguments);
   const size_t count = row.inputs.size();
   std::array<at::Tensor, kMaxInputs> inputs;
   for (size_t i = 0; i < count; i++) {
@@ -396,7 +409,7 @@ bool register_if(const char* form, const std::string& spelled, bool in_place, co
 
 bool register_direct(const std::string& overload, std::shared_ptr<PointwiseRow> row) {
   const auto op = find_operator(overload);
-  if (!op.hasComputedKernelForDispatchKey(kDefaultKernels)) return false;
+  if (!op.hasComputedKernelForDispatchKey(kDefaultKernels) || row->check != nullptr) return false;
   const auto& out_schema = find_operator(row->name).schema();
   const auto& schema = op.schema();
   DirectPlan plan;

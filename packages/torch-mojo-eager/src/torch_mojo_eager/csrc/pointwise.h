@@ -32,6 +32,8 @@ struct PointwiseRow {
   std::vector<Operand> inputs;
   std::vector<int> scalars;  // schema positions
   int output = -1;           // schema position of the argument that is written, -1 where the op returns a new tensor
+  // What torch's own kernel checks before it computes; null: nothing.
+  void (*check)(const c10::FunctionSchema& schema, const c10::IValue* arguments) = nullptr;
   bool real_of_complex = false;  // of complex numbers the result is real
   std::optional<c10::OperatorHandle> functional;
 

@@ -61,6 +61,38 @@ def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return self.reshape(-1)[index]
 
 
+def _lie_together(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the ranges of memory of two tensors meet."""
+
+    def end(tensor: torch.Tensor) -> int:
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+    return bool(a.numel() and b.numel()) and a.data_ptr() < end(b) and b.data_ptr() < end(a)
+
+
+@op("aten::take.out")
+def take_out(self: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Elements at positions of the flattened tensor."""
+    if self.dtype != out.dtype:
+        raise RuntimeError(
+            f"take(): self and out expected to have the same dtype, but got self.dtype = {self.dtype} and out.dtype = "
+            f"{out.dtype}"
+        )
+    if torch._debug_has_internal_overlap(out) == 1:
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    if _lie_together(out, self) or _lie_together(out, index):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
+    result = take(self, index)
+    return out.resize_(result.shape).copy_(result)
+
+
 @op("aten::index_fill_.int_Tensor")
 def index_fill_(self: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Writes the value of a 0-dim tensor at given positions of a dimension."""

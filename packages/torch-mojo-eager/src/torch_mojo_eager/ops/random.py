@@ -33,3 +33,9 @@ def normal_tensor_tensor(mean: Tensor, std: Tensor, generator: Generator | None 
     _check(std)
     shape = torch.broadcast_shapes(mean.shape, std.shape)
     return mean.new_empty(shape).normal_(generator=generator).mul_(std).add_(mean)
+
+
+@op("aten::bernoulli.out")
+def bernoulli_out(self: Tensor, *, generator: Generator | None = None, out: Tensor) -> Tensor:
+    """1 with the probability that each element has, else 0."""
+    return out.resize_(self.shape).bernoulli_(self, generator=generator)
