@@ -64,7 +64,8 @@ def problem(outcome: Outcome, table: dict[Node, str]) -> str:
 
 def _short(reason: str) -> str:
     """A reason without operands and advice."""
-    return re.split(r" \(|\. |; ", reason)[0]
+    short = re.split(r" \(|\. |; | is not implemented|' with arguments", reason)[0]
+    return short.removeprefix("Could not run '").removeprefix("aten::")
 
 
 def declare() -> str:

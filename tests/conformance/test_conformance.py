@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 from tests.conformance import results
 from tests.conformance.check import run
-from tests.conformance.nodes import NINE, Node, family_of, nodes_of, operators
+from tests.conformance.nodes import FIVE, Node, family_of, nodes_of, operators
 
 SAMPLES = 6
 
 
 def _first(op: str) -> Node | None:
-    return next(iter(nodes_of(op, ("forward",), NINE)), None)
+    return next(iter(nodes_of(op, ("forward",), FIVE)), None)
 
 
 FAMILIES = sorted({family_of(op) for op in operators()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward(device, family):
     declared = results.declared()

@@ -86,8 +86,8 @@ def take_out(self: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> t
         )
     if _lie_together(out, self) or _lie_together(out, index):
         raise RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
-            "location. Please clone() the tensor before performing the operation."
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+            "memory location. Please clone() the tensor before performing the operation."
         )
     result = take(self, index)
     return out.resize_(result.shape).copy_(result)
