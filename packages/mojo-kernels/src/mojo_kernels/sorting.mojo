@@ -247,7 +247,7 @@ def sort[dtype: DType](call: KernelCall) raises:
                 "NotImplementedError: sorting more than ", limit, " elements"
             )
         var count = rows.space.numel
-        var is_small = k * 8 <= n and k <= 256
+        var is_small = k * 4 <= n and k <= 256
         # Many rows share the threads, or the threads share each row.
         var threads = 1 if count >= Int(call.threads) else Int(call.threads)
 

@@ -7,10 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mojo_runtime.aten.table import NUMERIC
+from mojo_runtime.aten.table import ALL, NUMERIC
 from torch_mojo_eager.ops.registry import launch, op
 
-KERNELS = (("searching:searchsorted[dtype={0},out={1}]", (NUMERIC, ("int64", "int32"))),)
+KERNELS = (
+    ("searching:searchsorted[dtype={0},out={1}]", (NUMERIC, ("int64", "int32"))),
+    ("distinct:distinct[dtype={0}]", (ALL,)),
+)
 
 
 def _wrap(name: str, x: Tensor, dim: int) -> int:
@@ -97,14 +100,36 @@ def _changes(rows: Tensor) -> Tensor:
     return result
 
 
+def _distinct(
+    values: Tensor, order: Tensor | None, return_inverse: bool, return_counts: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first of each run of equal elements of a vector, and what `_runs` says; the host waits for their number."""
+    values = values.contiguous()
+    places = torch.int64
+    found = torch.empty_like(values)
+    counts = torch.empty_like(values, dtype=places) if return_counts else None
+    inverse = torch.empty_like(values, dtype=places) if return_inverse else None
+    number = values.new_empty(1, dtype=places)
+    if values.numel() == 0:
+        number.zero_()
+    launch("distinct:distinct", [found, counts, inverse, number, values, order], dtype=values.dtype)
+    size = int(number.item())
+    empty = values.new_empty(0, dtype=places)
+    return (
+        found.narrow(0, 0, size).clone(),
+        empty if inverse is None else inverse,
+        empty if counts is None else counts.narrow(0, 0, size).clone(),
+    )
+
+
 @op("aten::_unique2")
 def unique(
     self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct elements, sorted; the place of each element among them; how often each occurs."""
     values, order = torch.sort(self.reshape(-1), stable=True)
-    starts, inverse, counts = _runs(_changes(values), order, return_inverse, return_counts)
-    return values[starts], inverse.view(self.shape) if return_inverse else inverse, counts
+    found, inverse, counts = _distinct(values, order, return_inverse, return_counts)
+    return found, inverse.view(self.shape) if return_inverse else inverse, counts
 
 
 @op("aten::_unique")
@@ -142,9 +167,8 @@ def unique_consecutive(
     """The elements or slices that differ from the one before; their numbers, their repetitions."""
     if dim is not None and self.ndim:
         return unique_dim_consecutive(self, dim, return_inverse, return_counts)
-    flat = self.reshape(-1)
-    starts, inverse, counts = _runs(_changes(flat), None, return_inverse, return_counts)
-    return flat[starts], inverse.view(self.shape) if return_inverse else inverse, counts
+    found, inverse, counts = _distinct(self.reshape(-1), None, return_inverse, return_counts)
+    return found, inverse.view(self.shape) if return_inverse else inverse, counts
 
 
 @op("aten::unique_dim")
