@@ -142,3 +142,15 @@ def test_registration_is_idempotent(device):
 
     torch_mojo_eager.register_mojo_devices()
     assert torch.ones(1, device=device).item() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_to_half_types(device, dtype):
+    """Ties, overflow, subnormal numbers and what is not a number, in vectors and at their ends."""
+    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, 1 + 2**-11, 1 + 3 * 2**-11])
+    special = torch.tensor([3.4e38, 65519.0, 65520.0, 1e-40, 1e-45, 6e-8, 0.0, torch.inf, torch.nan])
+    x = torch.cat((ties, special)).repeat(5)
+    x = torch.cat((x, -x))
+    assert torch.equal(x.to(device).to(dtype).cpu().nan_to_num(7), x.to(dtype).nan_to_num(7))
+    one = torch.ones((), dtype=dtype)
+    assert torch.equal((x.to(dtype).to(device) * one.to(device)).cpu().nan_to_num(7), x.to(dtype).nan_to_num(7))

@@ -8,6 +8,7 @@ from mojo_kernels.layout import (
     ceil_div,
     parallel_ranges,
 )
+from mojo_kernels.math import narrow
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
 from max.gpu import block_idx, thread_idx
@@ -52,7 +53,7 @@ def convert[
         return x.cast[DType.uint8]().cast[destination]()
     elif destination.is_half_float() or source.is_half_float():
         comptime if source == DType.float32 or destination == DType.float32:
-            return x.cast[destination]()
+            return narrow[destination](x)
         else:
             return convert[destination](x.cast[DType.float32]())
     elif source.is_floating_point() and destination.is_integral():

@@ -7,7 +7,7 @@ them. Half types go through `widen` and `narrow`: computed in float32, rounded o
 
 from std.math import copysign, fma
 from std.memory import bitcast
-from std.sys.info import size_of
+from std.sys.info import CompilationTarget, is_gpu, size_of
 from std.sys.intrinsics import llvm_intrinsic
 from std.utils.numerics import inf, isinf, isnan, nan
 
@@ -101,6 +101,46 @@ def exponent_bias[dtype: DType]() -> Int:
         127 or 1023.
     """
     return 127 if dtype == DType.float32 else 1023
+
+
+comptime ROUNDS_BFLOAT16 = CompilationTarget._has_feature["avx512bf16"]()
+"""Whether the target is an x86 CPU with an instruction that rounds float32 to bfloat16."""
+
+
+@inline(.always)
+def narrow[
+    source: DType, w: SIMDLength, //, dtype: DType
+](x: SIMD[source, w]) -> SIMD[dtype, w]:
+    """Rounds values to the type that is stored. For bfloat16 on x86 without an instruction for it, in integers: the compiler
+    would call a function for every element.
+
+    Parameters:
+        source: The type of the values.
+        w: The vector width.
+        dtype: The type to round to, or to convert to.
+
+    Args:
+        x: The values.
+
+    Returns:
+        The nearest values, ties to even; NaN stays NaN.
+    """
+    comptime if (
+        source == DType.float32
+        and dtype == DType.bfloat16
+        and not is_gpu()
+        and CompilationTarget.is_x86()
+        and not ROUNDS_BFLOAT16
+    ):
+        var bits = bitcast[DType.uint32, w](x.cast[DType.float32]())
+        var odd = (bits >> 16) & 1
+        var rounded = (bits + (odd + 0x7FFF)) >> 16
+        var quiet = (bits >> 16) | 0x40
+        return bitcast[dtype, w](
+            isnan(x).select(quiet, rounded).cast[DType.uint16]()
+        )
+    else:
+        return x.cast[dtype]()
 
 
 @inline(.always)

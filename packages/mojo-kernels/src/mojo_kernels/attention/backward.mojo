@@ -21,7 +21,7 @@ from mojo_kernels.attention.lanes import (
     store_lanes,
 )
 from mojo_kernels.attention.problem import Heads, Problem
-from mojo_kernels.math import exp
+from mojo_kernels.math import exp, narrow
 from mojo_kernels.matmul.matrix import Matrix, accumulator, ceil_div
 from mojo_kernels.matmul.packed import allocate, release
 
@@ -462,7 +462,7 @@ def _store_lines[
             var sum = source.unsafe_load[width=queries](at)
             for part in range(1, parts):
                 sum += source.unsafe_load[width=queries](at + part * part_size)
-            var row = (sum * factor).cast[dtype]()
+            var row = narrow[dtype](sum * factor)
             var place = target.at(i, first)
             if count == queries and target.column_stride == 1:
                 place.unsafe_store[width=queries](row)

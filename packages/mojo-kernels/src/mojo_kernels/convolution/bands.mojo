@@ -8,6 +8,7 @@ from std.atomic import Atomic
 from std.sys.info import size_of
 from std.sys.intrinsics import masked_store
 
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.geometry import Gather, Position
 from mojo_kernels.convolution.packing import clear_run, copy_run
@@ -303,12 +304,12 @@ def _store_targets[
 ](targets: Data[dtype], stride: Int, count: Int, sums: SIMD[accumulate, width]):
     """Writes up to `width` neighbouring targets."""
     if stride == 1 and count >= width:
-        targets.unsafe_store[width=width](0, sums.cast[dtype]())
+        targets.unsafe_store[width=width](0, narrow[dtype](sums))
     elif stride == 1:
-        masked_store(sums.cast[dtype](), targets, first_lanes[width](count))
+        masked_store(narrow[dtype](sums), targets, first_lanes[width](count))
     else:
         for lane in range(min(width, count)):
-            targets.unsafe_store(lane * stride, sums[lane].cast[dtype]())
+            targets.unsafe_store(lane * stride, narrow[dtype](sums[lane]))
 
 
 def weight_gradient_bands[
@@ -380,9 +381,11 @@ def weight_gradient_bands[
                     + tz * gather.axes[0].weight_stride
                     + ty * gather.axes[1].weight_stride
                     + tx * gather.axes[2].weight_stride,
-                    sums.unsafe_load[width=width](index * width)
-                    .reduce_add()
-                    .cast[dtype](),
+                    narrow[dtype](
+                        sums.unsafe_load[width=width](
+                            index * width
+                        ).reduce_add()
+                    ),
                 )
 
     run(call, workers > 1, work_on, workers)

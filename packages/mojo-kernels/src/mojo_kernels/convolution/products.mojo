@@ -7,6 +7,7 @@ round, so that results and sources are read and written along memory.
 from std.atomic import Atomic
 from std.sys.info import size_of
 
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.geometry import Gather, Position
 from mojo_kernels.convolution.packing import (
@@ -416,12 +417,12 @@ def _store_planar[
             if inner.out_stride == 1:
                 while j + width <= length:
                     target.unsafe_store[width=width](
-                        j, values.unsafe_load[width=width](j).cast[dtype]()
+                        j, narrow[dtype](values.unsafe_load[width=width](j))
                     )
                     j += width
             while j < length:
                 target.unsafe_store(
-                    j * inner.out_stride, values.unsafe_load(j).cast[dtype]()
+                    j * inner.out_stride, narrow[dtype](values.unsafe_load(j))
                 )
                 j += 1
         lane += length
@@ -539,13 +540,13 @@ def _gather_channels_last[
                 if gather.out_channel == 1:
                     while j + width <= channels:
                         out.unsafe_store[width=width](
-                            j, values.unsafe_load[width=width](j).cast[dtype]()
+                            j, narrow[dtype](values.unsafe_load[width=width](j))
                         )
                         j += width
                 while j < channels:
                     out.unsafe_store(
                         j * gather.out_channel,
-                        values.unsafe_load(j).cast[dtype](),
+                        narrow[dtype](values.unsafe_load(j)),
                     )
                     j += 1
                 position.advance(gather)

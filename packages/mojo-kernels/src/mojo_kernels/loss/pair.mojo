@@ -24,7 +24,7 @@ from mojo_kernels.layout import (
     parallel_ranges,
 )
 from mojo_kernels.loss.nll import MEAN, NONE
-from mojo_kernels.math import compute_type, log, log1p
+from mojo_kernels.math import compute_type, log, log1p, narrow
 from mojo_kernels.reduction.rows import (
     ROW_BLOCK,
     gpu_context,
@@ -191,7 +191,7 @@ struct _Element[op: StaticString, gradient: Bool, dtype: DType](ElementAction):
             value *= (
                 self.dy.unsafe_load(offsets[1]).cast[compute]() * self.factor
             )
-        self.output.unsafe_store(offsets[0], value.cast[Self.dtype]())
+        self.output.unsafe_store(offsets[0], narrow[Self.dtype](value))
 
 
 def _elementwise[
@@ -245,7 +245,9 @@ def _elementwise[
                                 )
                                 * factor
                             )
-                        output.unsafe_store(offsets[0] + i, value.cast[dtype]())
+                        output.unsafe_store(
+                            offsets[0] + i, narrow[dtype](value)
+                        )
 
                     row_each[0, compute](min(PIECE, row.size - first), element)
 
@@ -298,7 +300,7 @@ def _finish_kernel[
         i += ROW_BLOCK
     total = block.sum[block_size=ROW_BLOCK, broadcast=True](total)
     if thread_idx.x == 0:
-        output.unsafe_store(0, (total * factor).cast[dtype]())
+        output.unsafe_store(0, narrow[dtype](total * factor))
 
 
 def _total[
@@ -383,7 +385,7 @@ def _total[
         var total = Float64(0)
         for unit in range(units):
             total += sums[unit]
-        output.unsafe_store(0, (total * factor).cast[compute]().cast[dtype]())
+        output.unsafe_store(0, narrow[dtype]((total * factor).cast[compute]()))
 
 
 def _factor(reduction: Int, count: Int) -> Float64:

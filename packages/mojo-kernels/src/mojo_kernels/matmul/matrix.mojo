@@ -4,6 +4,7 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.sys.info import is_gpu
 from std.sys.intrinsics import masked_load, masked_store
 
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data
 
 
@@ -186,7 +187,7 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
             )
         comptime if is_gpu():
             value += self.constant
-        self.out.at(i, j).unsafe_store(value.cast[Self.dtype]())
+        self.out.at(i, j).unsafe_store(narrow[Self.dtype](value))
 
     @inline(.always)
     def store_vector[
@@ -223,9 +224,9 @@ struct Update[dtype: DType, accumulate: DType](TrivialRegisterPassable):
             value += self.beta * addend.cast[Self.accumulate]()
         var target = self.out.at(i, j)
         if whole:
-            target.unsafe_store[width=width](value.cast[Self.dtype]())
+            target.unsafe_store[width=width](narrow[Self.dtype](value))
         else:
-            masked_store(value.cast[Self.dtype](), target, mask)
+            masked_store(narrow[Self.dtype](value), target, mask)
 
 
 @fieldwise_init

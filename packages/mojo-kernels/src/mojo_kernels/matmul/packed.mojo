@@ -9,6 +9,7 @@ from std.ffi import external_call
 from std.memory import stack_allocation
 from std.sys.info import size_of
 
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.matmul.amx import (
     clear_tail_amx,
@@ -113,7 +114,7 @@ def finish_tile[
                         .cast[Format.ACCUMULATE]()
                     )
                 update.out.at(i, j * width).unsafe_store[width=width](
-                    value.cast[dtype]()
+                    narrow[dtype](value)
                 )
         return
     for i in range(rows):

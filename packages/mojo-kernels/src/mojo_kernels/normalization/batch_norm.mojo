@@ -7,7 +7,7 @@ dbias = sum(dy).
 
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.math import compute_type, sqrt
+from mojo_kernels.math import compute_type, narrow, sqrt
 from mojo_kernels.normalization.channel_map import (
     Coefficients,
     each_number,
@@ -94,7 +94,7 @@ def _blend[
 ](running: Data[dtype], c: Int, value: Scalar[compute], m: Scalar[compute]):
     """Moves a running statistic towards the batch's."""
     var old = running.unsafe_load(c).cast[compute]()
-    running.unsafe_store(c, (m * value + (1 - m) * old).cast[dtype]())
+    running.unsafe_store(c, narrow[dtype](m * value + (1 - m) * old))
 
 
 def _forward[

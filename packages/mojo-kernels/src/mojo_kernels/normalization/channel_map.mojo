@@ -4,7 +4,7 @@ from max.gpu import block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import ElementAction, each_element
 from mojo_kernels.layout import IndexSpace, ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.normalization.channels import (
     DY,
     GPU_BLOCK,
@@ -135,16 +135,18 @@ def _map_block[
             factor = coefficients.array(3, sample).unsafe_load(channel)
         target.unsafe_store(
             layout.offset(OUT, sample, channel, position),
-            _mapped[compute, operands, 1](
-                x.unsafe_load(layout.offset(X, sample, channel, position)).cast[
-                    compute
-                ](),
-                g,
-                coefficients.array(0, sample).unsafe_load(channel),
-                coefficients.array(1, sample).unsafe_load(channel),
-                coefficients.array(2, sample).unsafe_load(channel),
-                factor,
-            ).cast[dtype](),
+            narrow[dtype](
+                _mapped[compute, operands, 1](
+                    x.unsafe_load(
+                        layout.offset(X, sample, channel, position)
+                    ).cast[compute](),
+                    g,
+                    coefficients.array(0, sample).unsafe_load(channel),
+                    coefficients.array(1, sample).unsafe_load(channel),
+                    coefficients.array(2, sample).unsafe_load(channel),
+                    factor,
+                )
+            ),
         )
         i += Int(grid_dim.x) * GPU_BLOCK
 
@@ -227,14 +229,16 @@ def map_channels[
                         g = gradient.unsafe_load[width=w](i).cast[compute]()
                     row.unsafe_store(
                         i,
-                        _mapped[compute, operands, w](
-                            source.unsafe_load[width=w](i).cast[compute](),
-                            g,
-                            SIMD[compute, w](c),
-                            SIMD[compute, w](s),
-                            SIMD[compute, w](b),
-                            SIMD[compute, w](f),
-                        ).cast[dtype](),
+                        narrow[dtype](
+                            _mapped[compute, operands, w](
+                                source.unsafe_load[width=w](i).cast[compute](),
+                                g,
+                                SIMD[compute, w](c),
+                                SIMD[compute, w](s),
+                                SIMD[compute, w](b),
+                                SIMD[compute, w](f),
+                            )
+                        ),
                     )
 
                 row_each[0, compute](positions, element)
@@ -248,14 +252,16 @@ def map_channels[
                         f = factor.unsafe_load[width=w](i)
                     row.unsafe_store(
                         i,
-                        _mapped[compute, operands, w](
-                            source.unsafe_load[width=w](i).cast[compute](),
-                            g,
-                            center.unsafe_load[width=w](i),
-                            scale.unsafe_load[width=w](i),
-                            shift.unsafe_load[width=w](i),
-                            f,
-                        ).cast[dtype](),
+                        narrow[dtype](
+                            _mapped[compute, operands, w](
+                                source.unsafe_load[width=w](i).cast[compute](),
+                                g,
+                                center.unsafe_load[width=w](i),
+                                scale.unsafe_load[width=w](i),
+                                shift.unsafe_load[width=w](i),
+                                f,
+                            )
+                        ),
                     )
 
                 row_each[0, compute](channels, column)

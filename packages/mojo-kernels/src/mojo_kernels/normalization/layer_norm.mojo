@@ -9,7 +9,7 @@ from max.gpu import block_idx, thread_idx
 from max.gpu.sync import barrier
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type, sqrt
+from mojo_kernels.math import compute_type, narrow, sqrt
 from mojo_kernels.reduction.rows import (
     ROW_BLOCK,
     RowView,
@@ -328,9 +328,9 @@ def _combine_block[
         weight_sum += partial.unsafe_load(source)
         bias_sum += partial.unsafe_load(source + Int(columns))
     if wants_dweight != 0:
-        dweight.unsafe_store(column, weight_sum.cast[dtype]())
+        dweight.unsafe_store(column, narrow[dtype](weight_sum))
     if wants_dbias != 0:
-        dbias.unsafe_store(column, bias_sum.cast[dtype]())
+        dbias.unsafe_store(column, narrow[dtype](bias_sum))
 
 
 def backward[dtype: DType, centered: Bool = True](call: KernelCall) raises:
@@ -450,9 +450,9 @@ def backward[dtype: DType, centered: Bool = True](call: KernelCall) raises:
                 weight_sum += scratch.unsafe_load(task * 4 * n + i)
                 bias_sum += scratch.unsafe_load(task * 4 * n + n + i)
             if wants_dweight:
-                dweight.unsafe_store(i, weight_sum.cast[dtype]())
+                dweight.unsafe_store(i, narrow[dtype](weight_sum))
             if wants_dbias:
-                dbias.unsafe_store(i, bias_sum.cast[dtype]())
+                dbias.unsafe_store(i, narrow[dtype](bias_sum))
         _ = sums^
 
 

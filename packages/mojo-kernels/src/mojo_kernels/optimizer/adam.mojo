@@ -5,7 +5,7 @@ regularization" (2019); amsgrad: Reddi et al., "On the convergence of Adam and b
 """
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, expm1, log, sqrt
+from mojo_kernels.math import compute_type, expm1, log, narrow, sqrt
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -75,7 +75,7 @@ struct _Adam[decoupled: Bool, type: DType](ListUpdate):
         var square = at[3].unsafe_load[width=w](0).cast[compute]()
         if self.gradient_scale.is_given():
             gradient /= self.gradient_scale.load().cast[compute]()
-            at[1].unsafe_store(0, gradient.cast[Self.dtype]())
+            at[1].unsafe_store(0, narrow[Self.dtype](gradient))
         if self.maximize != 0:
             gradient = -gradient
         if self.weight_decay != 0:
@@ -85,14 +85,14 @@ struct _Adam[decoupled: Bool, type: DType](ListUpdate):
                 gradient += parameter * self.weight_decay
         average += (gradient - average) * self.rest1
         square = square * self.beta2 + gradient * gradient * self.rest2
-        at[2].unsafe_store(0, average.cast[Self.dtype]())
-        at[3].unsafe_store(0, square.cast[Self.dtype]())
+        at[2].unsafe_store(0, narrow[Self.dtype](average))
+        at[3].unsafe_store(0, narrow[Self.dtype](square))
         if self.amsgrad != 0:
             square = max(square, at[4].unsafe_load[width=w](0).cast[compute]())
-            at[4].unsafe_store(0, square.cast[Self.dtype]())
+            at[4].unsafe_store(0, narrow[Self.dtype](square))
         var denominator = sqrt(square) / prepared[1] + self.eps
         parameter -= average * prepared[0] / denominator
-        at[0].unsafe_store(0, parameter.cast[Self.dtype]())
+        at[0].unsafe_store(0, narrow[Self.dtype](parameter))
 
 
 def adam[

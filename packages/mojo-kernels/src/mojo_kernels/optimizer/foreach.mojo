@@ -1,7 +1,7 @@
 """The `_foreach` family: elementwise functions of corresponding tensors of lists, and norms."""
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, exp, pow, sqrt
+from mojo_kernels.math import compute_type, exp, narrow, pow, sqrt
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -66,7 +66,7 @@ struct _Foreach[op: StaticString, type: DType, inputs: Int, number_type: DType](
         comptime if Self.inputs > 2:
             b = at[3].unsafe_load[width=w](0).cast[Self.compute]()
         at[0].unsafe_store(
-            0, _result[Self.op](x, a, b, value).cast[Self.dtype]()
+            0, narrow[Self.dtype](_result[Self.op](x, a, b, value))
         )
 
 
@@ -307,7 +307,7 @@ struct _Unscale[type: DType](ListUpdate):
         # x - x is 0 for finite numbers only.
         if not (gradient - gradient).eq(0).reduce_and():
             self.found.unsafe_store(0, Float32(1))
-        at[0].unsafe_store(0, (gradient * prepared[0]).cast[Self.dtype]())
+        at[0].unsafe_store(0, narrow[Self.dtype](gradient * prepared[0]))
 
 
 def unscale[dtype: DType](call: KernelCall) raises:

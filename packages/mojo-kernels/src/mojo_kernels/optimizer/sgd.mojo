@@ -4,7 +4,7 @@ Sutskever et al., "On the importance of initialization and momentum in deep lear
 """
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -59,7 +59,7 @@ struct _Sgd[type: DType](ListUpdate):
         var gradient = at[1].unsafe_load[width=w](0).cast[compute]()
         if self.gradient_scale.is_given():
             gradient /= self.gradient_scale.load().cast[compute]()
-            at[1].unsafe_store(0, gradient.cast[Self.dtype]())
+            at[1].unsafe_store(0, narrow[Self.dtype](gradient))
         if self.maximize != 0:
             gradient = -gradient
         if self.weight_decay != 0:
@@ -71,12 +71,12 @@ struct _Sgd[type: DType](ListUpdate):
                 buffer = at[2].unsafe_load[width=w](0).cast[
                     compute
                 ]() * momentum + gradient * (1 - self.dampening)
-            at[2].unsafe_store(0, buffer.cast[Self.dtype]())
+            at[2].unsafe_store(0, narrow[Self.dtype](buffer))
             gradient = (
                 gradient + buffer * momentum if self.nesterov != 0 else buffer
             )
         parameter -= gradient * prepared[0]
-        at[0].unsafe_store(0, parameter.cast[Self.dtype]())
+        at[0].unsafe_store(0, narrow[Self.dtype](parameter))
 
 
 def sgd[

@@ -1,7 +1,7 @@
 """Activation functions."""
 
 from mojo_kernels.abi import KernelCall, text_word
-from mojo_kernels.math import compute_type, exp, expm1, log1p, widen
+from mojo_kernels.math import compute_type, exp, expm1, log1p, narrow, widen
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
 from mojo_kernels.special import erf
@@ -97,7 +97,7 @@ struct _Activation[op: StaticString, dtype: DType](ElementFunction):
         b: SIMD[Self.Rest, w],
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
-        return self.function(widen(a)).cast[Self.dtype]()
+        return narrow[Self.dtype](self.function(widen(a)))
 
     @inline(.always)
     def function[

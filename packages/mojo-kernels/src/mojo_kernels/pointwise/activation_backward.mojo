@@ -1,7 +1,7 @@
 """Gradients of activation functions."""
 
 from mojo_kernels.abi import KernelCall, text_word
-from mojo_kernels.math import compute_type, exp, sigmoid, widen
+from mojo_kernels.math import compute_type, exp, narrow, sigmoid, widen
 from mojo_kernels.pointwise.activation import (
     GELU_CUBIC,
     SQRT_2_BY_PI,
@@ -45,7 +45,7 @@ struct _Backward[op: StaticString, dtype: DType](ElementFunction):
         b: SIMD[Self.Rest, w],
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
-        return self.function(widen(a), widen(b)).cast[Self.dtype]()
+        return narrow[Self.dtype](self.function(widen(a), widen(b)))
 
     @inline(.always)
     def function[

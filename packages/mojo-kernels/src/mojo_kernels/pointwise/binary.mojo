@@ -22,6 +22,7 @@ from mojo_kernels.math import (
     exp2,
     log,
     log1p,
+    narrow,
     pow,
     sqrt,
     widen,
@@ -158,7 +159,7 @@ def binary_function[
         comptime if dtype == DType.bool:
             return a & b
         else:
-            return (widen(a) * widen(b)).cast[dtype]()
+            return narrow[dtype](widen(a) * widen(b))
     elif op == "maximum":
         comptime if dtype == DType.bool:
             return a | b
@@ -190,7 +191,7 @@ def binary_function[
     elif op == "nextafter":
         return next_after(a, b)
     elif op == "prelu":
-        return a.gt(Vector(0)).select(a, (widen(a) * widen(b)).cast[dtype]())
+        return a.gt(Vector(0)).select(a, narrow[dtype](widen(a) * widen(b)))
     elif op == "heaviside":
         comptime if dtype == DType.bool:
             return a | b
@@ -198,11 +199,11 @@ def binary_function[
             var step = a.gt(Vector(0)).select(Vector(1), Vector(0))
             return a.eq(Vector(0)).select(b, step)
     elif op == "remainder":
-        return remainder(widen(a), widen(b)).cast[dtype]()
+        return narrow[dtype](remainder(widen(a), widen(b)))
     elif op == "div_floor":
-        return divide_rounding_down(widen(a), widen(b)).cast[dtype]()
+        return narrow[dtype](divide_rounding_down(widen(a), widen(b)))
     elif dtype.is_floating_point():
-        return _float_function[op](widen(a), widen(b)).cast[dtype]()
+        return narrow[dtype](_float_function[op](widen(a), widen(b)))
     else:
         return _integer_function[op](a, b)
 
@@ -257,11 +258,11 @@ struct _Scaled[op: StaticString, dtype: DType](ElementFunction):
         comptime if Self.dtype == DType.bool:
             return (x | (y & alpha)).ne(Vector(0))._refine[Self.dtype]()
         elif Self.op == "add":
-            return (x + alpha * y).cast[Self.dtype]()
+            return narrow[Self.dtype](x + alpha * y)
         elif Self.op == "sub":
-            return (x - alpha * y).cast[Self.dtype]()
+            return narrow[Self.dtype](x - alpha * y)
         else:
-            return (y - alpha * x).cast[Self.dtype]()
+            return narrow[Self.dtype](y - alpha * x)
 
 
 @inline(.always)
@@ -311,9 +312,11 @@ struct _LerpScalar[dtype: DType](ElementFunction):
         b: SIMD[Self.Rest, w],
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
-        return lerp_function(
-            widen(a), widen(b), SIMD[Self.compute, w](self.weight)
-        ).cast[Self.dtype]()
+        return narrow[Self.dtype](
+            lerp_function(
+                widen(a), widen(b), SIMD[Self.compute, w](self.weight)
+            )
+        )
 
 
 def contains_zero[dtype: DType](call: KernelCall, tensor: Int) -> Bool:

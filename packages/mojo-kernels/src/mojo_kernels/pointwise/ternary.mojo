@@ -2,7 +2,7 @@
 
 from mojo_kernels.abi import KernelCall
 from mojo_kernels.arithmetic import maximum, minimum
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.pointwise.binary import lerp_function
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
@@ -51,13 +51,13 @@ struct _Ternary[op: StaticString, dtype: DType](ElementFunction):
         var y = b.cast[Self.compute]()
         var z = c.cast[Self.compute]()
         comptime if Self.op == "addcmul":
-            return (x + self.value * y * z).cast[Self.dtype]()
+            return narrow[Self.dtype](x + self.value * y * z)
         elif Self.op == "addcdiv":
-            return (x + self.value * y / z).cast[Self.dtype]()
+            return narrow[Self.dtype](x + self.value * y / z)
         elif Self.op == "lerp":
-            return lerp_function(x, y, z).cast[Self.dtype]()
+            return narrow[Self.dtype](lerp_function(x, y, z))
         elif Self.op == "clamp":
-            return minimum(maximum(x, y), z).cast[Self.dtype]()
+            return narrow[Self.dtype](minimum(maximum(x, y), z))
         else:
             comptime assert False, "no such function of three operands"
 

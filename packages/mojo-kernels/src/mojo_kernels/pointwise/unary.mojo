@@ -18,6 +18,7 @@ from mojo_kernels.math import (
     log10,
     log1p,
     log2,
+    narrow,
     pow,
     sigmoid,
     sqrt,
@@ -184,7 +185,7 @@ def unary_function[
     elif op == "frac":
         return x - trunc(x)
     else:
-        return _transcendental[op](widen(x)).cast[dtype]()
+        return narrow[dtype](_transcendental[op](widen(x)))
 
 
 @fieldwise_init

@@ -1,7 +1,7 @@
 """The distributions. Every kernel takes one contiguous output and the scalars seed, offset, max_blocks, then its own."""
 
 from mojo_kernels.abi import KernelCall
-from mojo_kernels.math import PI, compute_type, exp, log, sqrt
+from mojo_kernels.math import PI, compute_type, exp, log, narrow, sqrt
 from mojo_kernels.random.distribution import Distribution, fill
 from mojo_kernels.random.philox import Block, uniform_float32, uniform_float64
 from mojo_kernels.trigonometry import cos, sin, tan
@@ -83,10 +83,10 @@ struct _Uniform[type: DType](Distribution):
             _uniform[Self.type, k, w](bits) * (self.end - self.start)
             + self.start
         )
-        var rounded = drawn.cast[Self.dtype]()
+        var rounded = narrow[Self.dtype](drawn)
         # (start, end] becomes [start, end): an end that was hit, or rounded to, is the start.
-        return rounded.eq(self.end.cast[Self.dtype]()).select(
-            SIMD[Self.dtype, w](self.start.cast[Self.dtype]()), rounded
+        return rounded.eq(narrow[Self.dtype](self.end)).select(
+            SIMD[Self.dtype, w](narrow[Self.dtype](self.start)), rounded
         )
 
 
@@ -121,9 +121,9 @@ struct _Normal[type: DType, logarithmic: Bool](Distribution):
             _standard_normal[Self.type, k, w](bits) * self.deviation + self.mean
         )
         comptime if Self.logarithmic:
-            return exp(drawn).cast[Self.dtype]()
+            return narrow[Self.dtype](exp(drawn))
         else:
-            return drawn.cast[Self.dtype]()
+            return narrow[Self.dtype](drawn)
 
 
 def normal[dtype: DType, logarithmic: Bool](call: KernelCall) raises:
@@ -166,7 +166,7 @@ struct _Integer[type: DType, wide: Bool](Distribution):
                 bits.get[k]()
                 % SIMD[DType.uint32, w](self.range.cast[DType.uint32]())
             ).cast[DType.uint64]()
-        return (drawn.cast[DType.int64]() + self.base).cast[Self.dtype]()
+        return narrow[Self.dtype](drawn.cast[DType.int64]() + self.base)
 
 
 def integer[dtype: DType, wide: Bool](call: KernelCall) raises:
@@ -195,10 +195,8 @@ struct _Bernoulli[type: DType](Distribution):
 
     @inline(.always)
     def value[k: Int, w: Int](self, bits: Block[w]) -> SIMD[Self.dtype, w]:
-        return (
-            _uniform[Self.type, k, w](bits)
-            .lt(self.probability)
-            .cast[Self.dtype]()
+        return narrow[Self.dtype](
+            _uniform[Self.type, k, w](bits).lt(self.probability)
         )
 
 
@@ -239,16 +237,16 @@ struct _Inverse[type: DType, kind: StaticString](Distribution):
             var logarithm = u.ge(SIMD[unit, w](1 - half_epsilon)).select(
                 SIMD[unit, w](-half_epsilon), log(u)
             )
-            return (logarithm * (-1 / self.a)).cast[Self.dtype]()
+            return narrow[Self.dtype](logarithm * (-1 / self.a))
         elif Self.kind == "cauchy":
             comptime half = Scalar[unit](0.5)
             comptime pi = Scalar[unit](PI)
-            return (self.a + self.b * tan((u - half) * pi)).cast[Self.dtype]()
+            return narrow[Self.dtype](self.a + self.b * tan((u - half) * pi))
         else:
             comptime assert Self.kind == "geometric", "unknown distribution"
             # The quotient of logarithms is at least 0; the first trial counts.
             var trials = ceil(log(u) / log(SIMD[unit, w](1 - self.a)))
-            return max(trials, SIMD[unit, w](1)).cast[Self.dtype]()
+            return narrow[Self.dtype](max(trials, SIMD[unit, w](1)))
 
 
 def inverse[dtype: DType, kind: StaticString](call: KernelCall) raises:

@@ -6,6 +6,7 @@ odd sizes, which has the layout of distribution.mojo instead). A call advances t
 `unroll` 4.
 """
 
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.layout import ceil_div, parallel_ranges
 from mojo_kernels.random.distribution import BLOCK, Draws
@@ -118,7 +119,7 @@ struct _Dropout[dtype: DType](_Keep):
         var scale = 1 / self.probability
         var x = self.input.unsafe_load[width=w](element).cast[unit]()
         self.output.unsafe_store(
-            element, (x * kept.cast[unit]() * scale).cast[Self.dtype]()
+            element, narrow[Self.dtype](x * kept.cast[unit]() * scale)
         )
         self.mask.unsafe_store(element, kept.cast[DType.uint8]())
 
@@ -209,7 +210,7 @@ struct _Bernoulli[dtype: DType, probability: DType](_Keep):
         comptime unit = _compute[Self.probability]()
         var p = self.p.unsafe_load[width=w](element).cast[unit]()
         self.output.unsafe_store(
-            element, u.cast[unit]().le(p).cast[Self.dtype]()
+            element, narrow[Self.dtype](u.cast[unit]().le(p))
         )
 
 
@@ -277,7 +278,7 @@ def _scaled[
     comptime unit = _compute[dtype]()
     var g = gradient.unsafe_load[width=w](i).cast[unit]()
     var kept = mask.unsafe_load[width=w](i).cast[unit]()
-    output.unsafe_store(i, (g * kept * scale).cast[dtype]())
+    output.unsafe_store(i, narrow[dtype](g * kept * scale))
 
 
 def _backward_kernel[

@@ -14,6 +14,7 @@ On GPUs (`across` 1) all threads of a block of `ROW_BLOCK` share a row, and ever
 from max.gpu import thread_idx
 from max.gpu.host import DeviceContext
 from max.gpu.primitives import block
+from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.layout import (
     MAX_GPU_DIMENSIONS,
@@ -260,9 +261,9 @@ struct RowView[dtype: DType, across: Int](TrivialRegisterPassable):
             values: What to store, as `load` loads.
         """
         comptime if Self.across == 0:
-            self.data.unsafe_store(i, values.cast[Self.dtype]())
+            self.data.unsafe_store(i, narrow[Self.dtype](values))
         else:
-            self.data.unsafe_store(i * self.stride, values.cast[Self.dtype]())
+            self.data.unsafe_store(i * self.stride, narrow[Self.dtype](values))
 
 
 struct Rows[operands: Int]:
