@@ -38,7 +38,7 @@ def test_table_names_nodes():
     assert not [node for node in results.declared() if node not in known]
 
 
-def test_a_declared_node_that_passes_is_a_problem():
+def test_a_declared_node_that_passes_is_a_problem(device):
     node = Node("add", "forward", "float32")
     outcome = run(node, 1)
     assert outcome.status == "passed"
