@@ -120,6 +120,18 @@ def test_transposed_operands_are_not_copied(lowered: list[Lowered]) -> None:
     assert "(%arg0, %arg1)" in call
 
 
+def test_kernels_without_strides_get_no_transposed_operand(lowered: list[Lowered]) -> None:
+    # The gradient of layer norm arrives transposed, by way of the product behind it.
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (4,)).transpose(0, 1) * 2
+
+    torch.compile(function, backend=mojo_backend)(torch.randn(3, 5, 4, requires_grad=True))
+    for graph in lowered:
+        sites = [line for line in graph.text.splitlines() if "normalization.layer_norm" in line]
+        assert sites
+        assert all("1,0" not in line for line in sites)
+
+
 def test_scalars_of_optimizers_do_not_recompile(lowered: list[Lowered]) -> None:
     texts = []
     for rate in (0.1, 0.2):

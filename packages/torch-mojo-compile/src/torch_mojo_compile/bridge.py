@@ -198,6 +198,7 @@ def call_kernel(
     scalars: Sequence[Scalar | TensorValue] = (),
     *,
     broadcast: bool = False,
+    contiguous: bool = False,
     device: DeviceRef | None = None,
 ) -> list[TensorValue | None]:
     """Adds the call of a kernel to the current graph and asks the runtime for the kernel.
@@ -205,9 +206,11 @@ def call_kernel(
     Args:
         kernel: The key of a KernelSpec.
         outputs: Types of the results, which the kernel takes first; None is one that is not wanted.
-        inputs: The kernel's other tensors; None is an optional one that is not given. Transposed ones are not copied.
+        inputs: The kernel's other tensors; None is an optional one that is not given. Transposed ones are not copied,
+            unless `contiguous` says so.
         scalars: The kernel's scalars; a value of the graph, a single int64, is read when the kernel is called.
         broadcast: Whether the kernel wants all inputs in the sizes of the first output.
+        contiguous: Whether the kernel reads no strides; MAX then writes transposed inputs out.
         device: Where to run; by default the first output's device.
 
     Returns:
@@ -216,7 +219,7 @@ def call_kernel(
     Raises:
         ValueError: The kernel has more tensors than a call can have.
     """
-    views = [None if value is None else view_of(value) for value in inputs]
+    views = [None if v is None else View(v, None) if contiguous else view_of(v) for v in inputs]
     operands = [view.base for view in views if view is not None]
     types = [output for output in outputs if output is not None]
     tokens = ["-" if output is None else "." for output in outputs]

@@ -36,6 +36,7 @@ def kernel(
     scalars: Sequence[Any] = (),
     *,
     broadcast: bool = False,
+    contiguous: bool = False,
     device: DeviceRef | None = None,
     **parameters: Any,
 ) -> list[Any]:
@@ -47,6 +48,7 @@ def kernel(
         inputs: Graph values, or tensors; None is an optional one that is not given.
         scalars: The kernel's scalars; in a graph also values of single int64 numbers.
         broadcast: Whether the kernel wants all inputs in the sizes of the first output.
+        contiguous: Whether the kernel reads no strides.
         device: Where to run; by default where the first input is.
         parameters: The kernel's compile-time parameters; dtypes of either kind by their names.
 
@@ -62,7 +64,7 @@ def kernel(
         return made
     place = device or (first.device if first is not None else DeviceRef.CPU())
     types = [None if o is None else TensorType(o[1], o[0], place) for o in outputs]
-    return list(bridge.call_kernel(key, types, inputs, scalars, broadcast=broadcast))
+    return list(bridge.call_kernel(key, types, inputs, scalars, broadcast=broadcast, contiguous=contiguous))
 
 
 def _only(like: Operand, results: Sequence[Any]) -> Operand:
@@ -126,7 +128,9 @@ def convolution(
     """
     scalars = [transposed, groups, list(stride), list(padding), list(dilation)]
     inputs = [x, weight, bias]
-    return _only(x, kernel("convolution.convolve:convolve", [(shape, x.dtype)], inputs, scalars, dtype=x.dtype))
+    outputs = [(shape, x.dtype)]
+    made = kernel("convolution.convolve:convolve", outputs, inputs, scalars, contiguous=True, dtype=x.dtype)
+    return _only(x, made)
 
 
 def convolution_weight_gradient(
@@ -150,7 +154,9 @@ def convolution_weight_gradient(
         groups: Of channels.
     """
     scalars = [groups, list(stride), list(padding), list(dilation)]
-    return _only(x, kernel("convolution.weight:weight_gradient", [(shape, x.dtype)], [grad, x], scalars, dtype=x.dtype))
+    outputs = [(shape, x.dtype)]
+    made = kernel("convolution.weight:weight_gradient", outputs, [grad, x], scalars, contiguous=True, dtype=x.dtype)
+    return _only(x, made)
 
 
 def layer_norm(
@@ -172,7 +178,8 @@ def layer_norm(
     """
     outputs = [(x.shape, x.dtype), (statistics, _wide(x)), (statistics, _wide(x))]
     inputs = [x, weight, bias]
-    made = kernel("normalization.layer_norm:forward", outputs, inputs, [rows, columns, float(eps)], dtype=x.dtype)
+    scalars = [rows, columns, float(eps)]
+    made = kernel("normalization.layer_norm:forward", outputs, inputs, scalars, contiguous=True, dtype=x.dtype)
     return made[0], made[1], made[2]
 
 
@@ -203,7 +210,7 @@ def layer_norm_gradients(
     shapes = (x.shape, parameter_shape, parameter_shape)
     outputs = [(shape, x.dtype) if wants else None for shape, wants in zip(shapes, wanted, strict=True)]
     inputs = [grad, x, mean, rstd, weight]
-    return kernel("normalization.layer_norm:backward", outputs, inputs, [rows, columns], dtype=x.dtype)
+    return kernel("normalization.layer_norm:backward", outputs, inputs, [rows, columns], contiguous=True, dtype=x.dtype)
 
 
 def attention(
@@ -268,7 +275,9 @@ def embedding_gradient(
     outputs = [([rows, grad.shape[1]], grad.dtype)]
     scalars = [padding, by_frequency]
     parameters: dict[str, Any] = {"dtype": grad.dtype, "index": indices.dtype}
-    return _only(grad, kernel("embedding:embedding_backward", outputs, [grad, indices], scalars, **parameters))
+    inputs = [grad, indices]
+    made = kernel("embedding:embedding_backward", outputs, inputs, scalars, contiguous=True, **parameters)
+    return _only(grad, made)
 
 
 def gather_slices(x: Operand, dim: int, index: Operand) -> Operand:
@@ -363,7 +372,8 @@ def random_bernoulli(probabilities: TensorValue, dtype: DType, state: Sequence[A
     """1 with the probability [numel] of each element, else 0; `state` as of `random_fill`."""
     parameters: dict[str, Any] = {"dtype": dtype, "probability": probabilities.dtype}
     outputs = [(probabilities.shape, dtype)]
-    return _only(probabilities, kernel("random.dropout:bernoulli", outputs, [probabilities], state, **parameters))
+    made = kernel("random.dropout:bernoulli", outputs, [probabilities], state, contiguous=True, **parameters)
+    return _only(probabilities, made)
 
 
 def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[TensorValue, TensorValue]:
@@ -375,7 +385,7 @@ def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[T
         state: As of `random_fill`.
     """
     outputs = [(x.shape, x.dtype), (x.shape, DType.bool)]
-    made = kernel("random.dropout:dropout", outputs, [x], [*state, float(keep)], dtype=x.dtype)
+    made = kernel("random.dropout:dropout", outputs, [x], [*state, float(keep)], contiguous=True, dtype=x.dtype)
     return made[0], made[1]
 
 

@@ -99,7 +99,7 @@ def mojo_op(
         _, tensors, scalars = split(args, kwargs)
         fakes = {a.name: node.argument(i, a.name) for i, a in enumerate(arguments)}
         dtypes = {name: fakes[name].dtype for name in tensor_names if fakes[name] is not None}
-        results = node.call(key_of(dtypes), tensors, scalars)
+        results = node.call(key_of(dtypes), tensors, scalars, contiguous=True)
         return results[0] if isinstance(node.fake, torch.Tensor) else results
 
     library.impl(function, run, "CPU")

@@ -205,6 +205,7 @@ class Node:
         outputs: Sequence[TensorType | None] | None = None,
         *,
         broadcast: bool = False,
+        contiguous: bool = False,
     ) -> list[Any]:
         """Calls a kernel by the key of its KernelSpec.
 
@@ -214,11 +215,14 @@ class Node:
             scalars: Its scalars; symbolic integers are computed in the graph.
             outputs: Their types; by default those of all results.
             broadcast: Whether the kernel wants all inputs in the sizes of the output.
+            contiguous: Whether it reads no strides.
         """
         if outputs is None:
             count = 1 if isinstance(self.fake, torch.Tensor) else len(self.fake)
             outputs = [self.type_of(i) for i in range(count)]
-        return bridge.call_kernel(key, outputs, inputs, self.scalars(scalars), broadcast=broadcast)
+        return bridge.call_kernel(
+            key, outputs, inputs, self.scalars(scalars), broadcast=broadcast, contiguous=contiguous
+        )
 
 
 def device_of(tensor: torch.Tensor) -> DeviceRef:
