@@ -187,8 +187,12 @@ def connect() -> None:
 
 
 def _token(view: View, broadcast: bool) -> str:
-    order = "." if view.order is None else ",".join("x" if d is None else str(d) for d in view.order)
-    return f"*{order or '.'}" if broadcast else order or "."
+    if view.base.rank == 0 and view.order is None:
+        order = ""
+    else:
+        order = "." if view.order is None else ",".join("x" if d is None else str(d) for d in view.order)
+    # MAX hands a custom op a tensor without dimensions as one with one.
+    return ("*" if broadcast else "") + (order or "_")
 
 
 def call_kernel(
@@ -222,7 +226,7 @@ def call_kernel(
     views = [None if v is None else View(v, None) if contiguous else view_of(v) for v in inputs]
     operands = [view.base for view in views if view is not None]
     types = [output for output in outputs if output is not None]
-    tokens = ["-" if output is None else "." for output in outputs]
+    tokens = ["-" if output is None else "." if output.rank else "_" for output in outputs]
     tokens += ["-" if view is None else _token(view, broadcast) for view in views]
     words: list[str] = []
     given: list[TensorValue] = []

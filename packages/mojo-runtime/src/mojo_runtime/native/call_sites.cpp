@@ -80,7 +80,7 @@ std::unique_ptr<CallSite> parse(const char* text) {
     if (view.expanded) token.erase(0, 1);
     view.absent = token == "-";
     view.as_is = token == ".";
-    if (!view.absent && !view.as_is)
+    if (!view.absent && !view.as_is && token != "_")
       for (const auto& dimension : split(token, ','))
         view.order.push_back(dimension == "x" ? kNewDimension : static_cast<int16_t>(std::stoi(dimension)));
     site->operands += !view.absent;

@@ -150,8 +150,9 @@ MOJO_API int64_t mojo_launch_count(void);
  * separated by spaces; and how each of the kernel's tensors is made, separated by spaces, outputs first: .        the
  * next operand as it is, contiguous 1,0,x    the next operand's dimensions in this order; x is a new dimension of size
  * 1
+ *   _        the next operand's one element, without dimensions
  *   -        an optional tensor that is not given
- * A * before one of the first two forms broadcasts the tensor to the sizes of the first output.
+ * A * before one of the first three forms broadcasts the tensor to the sizes of the first output.
  * `operands` holds 16 words for each of `count` contiguous tensors: data, MojoDType, ndim, sizes. `device_context` as
  * in a MojoKernelCall. Waits for the kernel where it is not compiled yet. The message of a failure goes to `error`. */
 MOJO_API int32_t mojo_call_site(const char* site, const int64_t* operands, int64_t count, void* device_context,

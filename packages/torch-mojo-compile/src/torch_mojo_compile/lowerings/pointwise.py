@@ -71,8 +71,10 @@ def rounded(node: Node, x: TensorValue) -> TensorValue:
     return UNARY[name][0](x)
 
 
-def _binary(function: Binary, doc: str) -> Callable[..., TensorValue]:
+def _binary(function: Binary, doc: str, of_bools: Binary | None = None) -> Callable[..., TensorValue]:
     def lower(node: Node, a: Any, b: Any, alpha: Any = 1) -> TensorValue:
+        if node.dtype == DType.bool and of_bools is not None:
+            return of_bools(node.tensor(a), node.tensor(b))
         left, right = node.tensor(a), node.tensor(b)
         if alpha != 1:
             right = right * node.tensor(alpha)
@@ -82,9 +84,9 @@ def _binary(function: Binary, doc: str) -> Callable[..., TensorValue]:
     return lower
 
 
-lowering("add.Tensor", "add.Scalar")(_binary(ops.add, "Sum."))
+lowering("add.Tensor", "add.Scalar")(_binary(ops.add, "Sum.", ops.logical_or))
 lowering("sub.Tensor", "sub.Scalar")(_binary(ops.sub, "Difference."))
-lowering("mul.Tensor", "mul.Scalar")(_binary(ops.mul, "Product."))
+lowering("mul.Tensor", "mul.Scalar")(_binary(ops.mul, "Product.", ops.logical_and))
 lowering("div.Tensor", "div.Scalar", "true_divide.Tensor")(_binary(ops.div, "Quotient."))
 
 
@@ -117,8 +119,12 @@ def _compared(node: Node) -> DType:
     return to_max(torch.result_type(node.argument(0), node.argument(1)))
 
 
-def _comparison(function: Binary, doc: str) -> Callable[..., TensorValue]:
+def _comparison(function: Binary, doc: str, of_itself: Unary | None = None) -> Callable[..., TensorValue]:
     def lower(node: Node, a: TensorValue, b: Any) -> TensorValue:
+        if a is b and a.dtype.is_float() and of_itself is not None:
+            # MAX takes a value to be equal to itself, which NaN is not.
+            infinity = ops.constant(math.inf, a.dtype, a.device)
+            return of_itself(ops.greater_equal(infinity, ops.abs(a)))
         dtype = _compared(node)
         if dtype == DType.bool:
             # MAX orders no bools.
@@ -129,12 +135,16 @@ def _comparison(function: Binary, doc: str) -> Callable[..., TensorValue]:
     return lower
 
 
-lowering("eq.Tensor", "eq.Scalar")(_comparison(ops.equal, "Whether equal."))
-lowering("ne.Tensor", "ne.Scalar")(_comparison(lambda a, b: ops.logical_not(ops.equal(a, b)), "Whether not equal."))
+lowering("eq.Tensor", "eq.Scalar")(_comparison(ops.equal, "Whether equal.", lambda number: number))
+lowering("ne.Tensor", "ne.Scalar")(
+    _comparison(lambda a, b: ops.logical_not(ops.equal(a, b)), "Whether not equal.", ops.logical_not)
+)
 lowering("gt.Tensor", "gt.Scalar")(_comparison(ops.greater, "Whether greater."))
-lowering("ge.Tensor", "ge.Scalar")(_comparison(ops.greater_equal, "Whether greater or equal."))
+lowering("ge.Tensor", "ge.Scalar")(_comparison(ops.greater_equal, "Whether greater or equal.", lambda number: number))
 lowering("lt.Tensor", "lt.Scalar")(_comparison(lambda a, b: ops.greater(b, a), "Whether less."))
-lowering("le.Tensor", "le.Scalar")(_comparison(lambda a, b: ops.greater_equal(b, a), "Whether less or equal."))
+lowering("le.Tensor", "le.Scalar")(
+    _comparison(lambda a, b: ops.greater_equal(b, a), "Whether less or equal.", lambda number: number)
+)
 
 
 def _truth(node: Node, x: Any) -> TensorValue:

@@ -182,6 +182,19 @@ def _positions(node: Node, size: Dim) -> TensorValue:
     return ops.range(0, TensorValue(size), 1, out_dim=size, dtype=DType.int64, device=node.device)
 
 
+@lowering("diagonal.default", "diagonal_copy.default")
+def diagonal(node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
+    """The diagonal of two dimensions, as the last one."""
+    dim1, dim2 = dim1 % x.rank, dim2 % x.rank
+    kept = [d for d in range(x.rank) if d not in (dim1, dim2)]
+    sizes = node.argument(0).shape
+    columns = sizes[dim2]
+    flat = ops.reshape(values.permute(x, [*kept, dim1, dim2]), [*(x.shape[d] for d in kept), -1])
+    first = node.tensor(offset if offset >= 0 else -offset * columns, DType.int64)
+    step = node.tensor(columns + 1, DType.int64)
+    return ops.gather(flat, first + _positions(node, node.shape[-1]) * step, axis=len(kept))
+
+
 @lowering("as_strided.default", "as_strided_copy.default")
 def as_strided(
     node: Node, x: TensorValue, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
