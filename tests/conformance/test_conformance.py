@@ -18,6 +18,7 @@ FAMILIES = sorted({family_of(op) for op in operators()})
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a family's kernels may all have to be compiled
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward(device, family):
     declared = results.declared()
