@@ -119,10 +119,10 @@ def ops(arguments: argparse.Namespace) -> int:
         print(*lines, sep="\n")
         return 0 if lines[-1].startswith("0 ops") and len(lines) == 1 else 1
 
-    wanted = "compile" if arguments.compile else "eager"
-    if wanted not in frontends():
-        raise RuntimeError(f"torch-mojo-{wanted} is not installed: pip install torch-mojo-{wanted}")
-    rows = [row for name, row in operations() if name == wanted and fnmatch.fnmatch(row.name, arguments.match)]
+    if arguments.compile and "compile" not in frontends():
+        raise RuntimeError("torch-mojo-compile is not installed: pip install torch-mojo-compile")
+    chosen = [row for name, row in operations() if (name == "compile") == arguments.compile]
+    rows = [row for row in chosen if fnmatch.fnmatch(row.name, arguments.match)]
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         print(f"{row.name:{width}}  {row.path:6}  {','.join(row.dtypes) or '-'}  {row.doc}".rstrip())
