@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import threading
@@ -44,16 +43,7 @@ def _compile_pool() -> ProcessCompilePool:
             specs = [driver.DeviceSpec.cpu()]
             specs += [driver.DeviceSpec.accelerator(i) for i in range(driver.accelerator_count())]
             _pool = ProcessCompilePool(device_specs=specs, max_workers=_workers())
-            atexit.register(_close)
         return _pool
-
-
-def _close() -> None:
-    global _pool
-    with _lock:
-        pool, _pool = _pool, None
-    if pool is not None:
-        pool.close()
 
 
 def compile_module(module: Module, packages: Sequence[Path], key: str, names: Sequence[str]) -> Future[Any]:

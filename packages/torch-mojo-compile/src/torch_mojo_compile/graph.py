@@ -46,7 +46,6 @@ class Input:
         order: The order of its dimensions in which it is contiguous, or None where that is its own.
         is_size: The argument is an int: it becomes the size of an empty tensor.
         is_mutated: The graph writes to it.
-        device: Of the tensor.
     """
 
     argument: int
@@ -63,7 +62,6 @@ class Output:
         kind: "result": of the MAX graph; "argument": one that the call was given; "constant"; "size": computed.
         value: The result's or argument's index, the constant, or the function of the arguments.
         order: For a result whose dimensions torch wants in another order in memory: what to permute it by.
-        copied: An argument that must not be returned itself.
     """
 
     kind: str
@@ -93,7 +91,6 @@ class Lowered:
     random: Callable[[Sequence[Any]], int] | None
     device: torch.device
     has_results: bool
-    kernels: list[str]
     text: str = ""
     nodes: int = 0
 
@@ -199,7 +196,6 @@ class GraphBuilder:
         self.mutated = {
             node.args[0] for node in module.graph.nodes if node.op == "call_function" and node.target is COPY
         }
-        self.derived: dict[int, list[Any]] = {}
 
     def build(self) -> Lowered:
         """Makes the MAX graph.
@@ -245,7 +241,6 @@ class GraphBuilder:
             advance,
             device,
             has_results,
-            [],
             str(graph),
             len(self.module.graph.nodes),
         )

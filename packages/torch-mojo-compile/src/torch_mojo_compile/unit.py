@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from max.graph import KernelLibrary, Module
 
-from mojo_runtime.launch import slot
 from torch_mojo_compile import bridge, engine, fallback, report, store
 from torch_mojo_compile.executable import Executable
 from torch_mojo_compile.graph import COPY, GraphBuilder
@@ -75,20 +74,20 @@ class Unit:
         if not graphs:
             return
         names = [graph.name for graph in graphs]
-        self._key = store.model_key([graph.text for graph in graphs], self._packages)
-        path = store.find(self._key)
+        key = store.model_key([graph.text for graph in graphs], self._packages)
+        path = store.find(key)
         if path is not None:
             try:
                 self._bind(engine.read(path))
-                report.compiled(self.name, self._key, 0.0, from_store=True)
+                report.compiled(self.name, key, 0.0, from_store=True)
                 return
             except Exception as error:
                 report.warn(f"{path} can't be loaded and is compiled again: {error}")
                 store.discard(path)
         begin = time.perf_counter()
-        self._compiled = engine.compile_module(self._module, self._packages, self._key, names)
+        self._compiled = engine.compile_module(self._module, self._packages, key, names)
         self._compiled.add_done_callback(
-            lambda _: report.compiled(self.name, self._key, time.perf_counter() - begin, from_store=False)
+            lambda _: report.compiled(self.name, key, time.perf_counter() - begin, from_store=False)
         )
 
     def is_ready(self) -> bool:
@@ -126,8 +125,6 @@ class Unit:
         models = engine.load(compiled)
         for executable in self.executables:
             lowered = executable.lowered
-            for kernel in lowered.kernels:
-                slot(kernel).wait()
             if lowered.has_results:
                 executable.bind(models[lowered.name])
         self._bound = True
