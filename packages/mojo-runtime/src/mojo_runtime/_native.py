@@ -163,6 +163,7 @@ _OUT = POINTER
 _CHECKED: dict[str, Sequence[Any]] = {
     "mojo_initialize": (POINTER(Driver), c_int32, c_int32),
     "mojo_set_threads": (c_int32,),
+    "mojo_check_device": (c_int32,),
     "mojo_allocate": (c_int32, c_uint64, c_int64, _OUT(c_void_p)),
     "mojo_record_stream": (c_void_p, c_int64),
     "mojo_memory_statistics": (c_int32, _OUT(MemoryStatistics)),

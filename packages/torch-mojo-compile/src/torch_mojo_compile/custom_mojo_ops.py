@@ -7,7 +7,7 @@ the kernel with the graph, and asking for its compilation, happens at the first 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from max.dtype import DType
@@ -281,10 +281,35 @@ def embedding_gradient(
 
 
 def gather_slices(x: Operand, dim: int, index: Operand) -> Operand:
-    """Slices of a tensor at positions [n] of a dimension, int32 or int64."""
-    shape = [*x.shape[:dim], index.shape[0] if len(index.shape) else 1, *x.shape[dim + 1 :]]
+    """Slices of a tensor at positions [n] of a dimension, int32 or int64; of a tensor without dimensions itself."""
+    shape: list[Any] = list(x.shape)
+    if shape:
+        shape[dim] = index.shape[0] if len(index.shape) else 1
     parameters: dict[str, Any] = {"dtype": x.dtype, "index": index.dtype, "indices": "slices"}
     return _only(x, kernel("indexing.gather_scatter:gather", [(shape, x.dtype)], [x, index], [dim], **parameters))
+
+
+def scatter_elements(
+    x: Operand, dim: int, index: Operand, source: Operand, op: Literal["set", "add", "multiply", "amax", "amin"]
+) -> Operand:
+    """A tensor whose elements at positions of a dimension are replaced by a source's, or combined with them.
+
+    Args:
+        x: [..., n, ...]
+        dim: The dimension of size n.
+        index: Positions in [0, n), int32 or int64, in no dimension but `dim` larger than x.
+        source: x's dtype, in no dimension smaller than `index`.
+        op: What is done with the element that is there; of several for one place "set" keeps any.
+    """
+    parameters: dict[str, Any] = {
+        "dtype": x.dtype,
+        "op": op,
+        "index": index.dtype,
+        "indices": "elements",
+        "source": "tensor",
+    }
+    inputs = [x, index, source]
+    return _only(x, kernel("indexing.gather_scatter:scatter", [(x.shape, x.dtype)], inputs, [dim], **parameters))
 
 
 def scatter_rows(table: Operand, positions: Operand, source: Operand, *, accumulate: bool = False) -> Operand:
@@ -406,6 +431,7 @@ __all__ = [
     "random_dropout",
     "random_fill",
     "reduce",
+    "scatter_elements",
     "scatter_rows",
     "sort",
 ]

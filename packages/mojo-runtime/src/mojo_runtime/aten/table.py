@@ -93,5 +93,14 @@ class Native:
     complex: str = ""
     doc: str = ""
 
+    def dtype_of(self, tensor: str, first: str) -> str:
+        """Returns the dtype that the kernel reads an input tensor as, "" for any.
+
+        Args:
+            tensor: The input's name; one that gives a dtype parameter is not asked for here.
+            first: The first dtype parameter.
+        """
+        return dict(self.other_dtypes).get(tensor, first)
+
 
 Row = Pointwise | Native

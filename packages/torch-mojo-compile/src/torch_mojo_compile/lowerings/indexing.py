@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from max.dtype import DType
 from max.graph import Dim, TensorValue, ops
 
@@ -17,6 +18,63 @@ from torch_mojo_compile.lowerings.table import Node, cast, lowering
 def index_select(node: Node, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
     """Slices at given positions of a dimension."""
     return custom_mojo_ops.gather_slices(x, dim % max(x.rank, 1), index)
+
+
+_COMBINERS = {
+    "sum": "add",
+    "add": "add",
+    "mean": "add",
+    "prod": "multiply",
+    "multiply": "multiply",
+    "amax": "amax",
+    "amin": "amin",
+}
+
+
+def _neutral(node: Node, reduce: str) -> TensorValue:
+    """The number that changes nothing when it is combined."""
+    dtype = node.result().dtype
+    if reduce in ("sum", "mean", "prod"):
+        return node.tensor(int(reduce == "prod"))
+    if dtype.is_floating_point:
+        return node.tensor(math.inf if reduce == "amin" else -math.inf)
+    if dtype == torch.bool:
+        return node.tensor(reduce == "amin")
+    limits = torch.iinfo(dtype)
+    return node.tensor(limits.max if reduce == "amin" else limits.min)
+
+
+@lowering("scatter_reduce.two", "scatter.reduce", "scatter.value_reduce")
+def scatter_reduce(
+    node: Node,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: Any,
+    reduce: str,
+    include_self: bool = True,
+) -> TensorValue:
+    """A tensor whose elements at positions of a dimension are combined with those of a source, or with a number."""
+    if reduce not in _COMBINERS:
+        raise ValueError(f"{node.fx.target}: reduce must be one of {', '.join(_COMBINERS)}, got {reduce!r}")
+    dim %= max(x.rank, 1)
+    if not isinstance(source, TensorValue):
+        source = ops.broadcast_to(node.tensor(source), index.shape)
+
+    def combined(start: TensorValue, addend: TensorValue, op: Any) -> TensorValue:
+        return custom_mojo_ops.scatter_elements(start, dim, index, addend, op)
+
+    def at_index(value: TensorValue) -> TensorValue:
+        return ops.broadcast_to(value, index.shape)
+
+    start = x if include_self else combined(x, at_index(_neutral(node, reduce)), "set")
+    result = combined(start, source, _COMBINERS[reduce])
+    if reduce != "mean":
+        return result
+    counts = combined(ops.broadcast_to(node.tensor(int(include_self)), x.shape), at_index(node.tensor(1)), "add")
+    # Where nothing was added the element stays.
+    counts = ops.max(counts, node.tensor(1))
+    return ops.div(result, counts) if node.dtype.is_float() else ops.floor_div(result, counts)
 
 
 class _Selection:

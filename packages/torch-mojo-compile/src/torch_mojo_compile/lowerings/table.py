@@ -12,7 +12,7 @@ import torch
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, TensorType, TensorValue, ops
 
-from mojo_runtime.aten import Pointwise, key_template
+from mojo_runtime.aten import Native, Pointwise, key_template
 from torch_mojo_compile import bridge, rows, values
 from torch_mojo_compile.dtypes import kernel_dtype, to_max
 from torch_mojo_compile.symbols import Symbols, expression
@@ -292,9 +292,19 @@ def _lower_pointwise(
     return bridge.call_kernel(key, [node.type_of()], converted, scalars, broadcast=True)
 
 
+def _converted(tensor: TensorValue | None, name: str, expected: str, row: Native, op: Any) -> TensorValue | None:
+    """An input in the dtype that the kernel reads it as; "" is any. Eager mode's rule is the same, in native.cpp."""
+    if tensor is None or not expected or tensor.dtype == to_max(getattr(torch, expected)):
+        return tensor
+    # torch takes classes of either dtype.
+    if row.promotes or (expected == "int64" and tensor.dtype == DType.uint8):
+        return cast(tensor, to_max(getattr(torch, expected)))
+    raise ValueError(f"{op}: expected {name} to have dtype {expected}, but got {tensor.dtype.name}; convert with .to()")
+
+
 def _lower_native(
     node: Node,
-    row: Any,
+    row: Native,
     op: Any,
     arguments: dict[str, Any],
     template: str,
@@ -309,10 +319,6 @@ def _lower_native(
     order = [name for name in row.tensors[:count] if name in types]
     if len(order) != len(types):
         raise NotImplementedError(f"{op}: the kernel of {row.name} works in place, which a graph can't")
-    inputs: list[TensorValue | None] = []
-    for name in row.tensors[count:]:
-        value = arguments[name]
-        inputs += value if isinstance(value, list | tuple) else [value]
     dtypes_of = {name: kernel_dtype(node.result(i).dtype) for i, name in enumerate(outputs[:count])}
     for i, argument in enumerate(op._schema.arguments):
         fake = node.argument(i, argument.name)
@@ -322,6 +328,12 @@ def _lower_native(
             dtypes_of.setdefault(argument.name, kernel_dtype(first.dtype))
     dtypes = [dtypes_of.get(name, dtypes_of[dtype_arguments[0]]) for name in dtype_arguments]
     _check_dtypes(op, dtypes, allowed)
+    inputs: list[TensorValue | None] = []
+    for name in row.tensors[count:]:
+        value = arguments[name]
+        expected = "" if name in dtype_arguments else row.dtype_of(name, dtypes[0])
+        tensors = value if isinstance(value, list | tuple) else [value]
+        inputs += [_converted(tensor, name, expected, row, op) for tensor in tensors]
     scalars = node.scalars(rows.native_scalars(row, op, arguments))
     results = bridge.call_kernel(_fill(template, dtypes), [types[name] for name in order], inputs, scalars)
     by_name = dict(zip(order, results, strict=True))
