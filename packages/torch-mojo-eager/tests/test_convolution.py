@@ -62,7 +62,8 @@ def test_convolution(device, case: str, dtype: torch.dtype, channels_last: bool,
         _results("cpu", case, torch.float64, channels_last, transposed)
         if dtype == torch.float32
         else _results("cpu", case, torch.float32, channels_last, transposed),
-        _results("cpu", case, dtype, channels_last, transposed),
+        # Of bfloat16 CPU torch keeps the layout only where the CPU has instructions for it.
+        _results("cpu", case, torch.float32, channels_last, transposed),
         strict=True,
     ):
         assert result.device.type == device.type

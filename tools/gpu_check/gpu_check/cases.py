@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gpu_check import samples
 from gpu_check.calls import KernelCall, NotCallable, Operand, functional_name, native_call, pointwise_call
+from gpu_check.exact import EXACT
 from gpu_check.made import Maker, made_samples
 from gpu_check.samples import LAYOUTS, Sample
 from mojo_runtime.aten.table import Native, Pointwise, Row
@@ -21,7 +22,8 @@ ODD_SIZE = 1037
 """Elements of the long case: several blocks of vectors, and a tail."""
 
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+"""Types in which kernels may compute what is rounded to a narrower one."""
 
 
 @dataclasses.dataclass
@@ -32,7 +34,7 @@ class Case:
         name: What is special about it.
         call: The call, whose outputs are still to be written.
         outputs: Its outputs, in their own shapes.
-        expected: What torch computes; for half types also what it computes in float32, rounded once.
+        expected: What torch computes, and what it computes in a wider type, rounded once; or the exact results.
     """
 
     name: str
@@ -63,9 +65,11 @@ class Case:
 
 
 def references(sample: Sample) -> list[list[Any]]:
-    """What torch computes on the CPU; nothing where it refuses."""
+    """What torch computes on the CPU, or what is exact; nothing where it refuses."""
+    if sample.overload in EXACT:
+        return [EXACT[sample.overload](sample)]
     found: list[list[Any]] = []
-    for dtype in (sample.dtype, torch.float32) if sample.dtype in HALF_TYPES else (sample.dtype,):
+    for dtype in (sample.dtype, *([WIDER[sample.dtype]] if sample.dtype in WIDER else ())):
         with contextlib.suppress(RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
             results = sample.to(dtype).run()
             found.append(tree_map(lambda x, dtype=dtype: x.to(sample.dtype) if x.dtype == dtype else x, results))

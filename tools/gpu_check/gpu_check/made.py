@@ -88,6 +88,23 @@ def _windows_3d(make: Maker) -> Iterator[dict[str, Any]]:
     yield {"self": make(2, 3, 4, 5, 6), "kernel_size": [2, 3, 2], "stride": [1, 2, 2], "padding": [1, 1, 0]}
 
 
+def _averaged_backward(name: str, make: Maker) -> Iterator[dict[str, Any]]:
+    """The gradients of `_windows` and `_windows_3d`; of integers too, each element's share is a whole number."""
+    arguments = [a.name for a in overload(name)._schema.arguments]
+    defaults = {"stride": [], "padding": 0, "ceil_mode": False, "count_include_pad": True, "divisor_override": 2}
+    for windows in (_windows if "2d" in name else _windows_3d)(make):
+        sample = {**defaults, **windows}
+        output = overload(name.removesuffix("_backward"))(**{**sample, "self": windows["self"].float()})
+        sample["grad_output"] = 2 * make(*output.shape)
+        yield {name: sample[name] for name in arguments}
+
+
+def _adaptive(make: Maker) -> Iterator[dict[str, Any]]:
+    """The database's samples reach what the op is composed of."""
+    for size in ([1, 1], [2, 3], [7, 6], [9, 4]):
+        yield {"self": make(2, 3, 7, 6), "output_size": size}
+
+
 def _padded(make: Maker) -> Iterator[dict[str, Any]]:
     for padding in ([2, 1], [3, 4], [-1, 3]):
         yield {"self": make(2, 3, 5), "padding": padding}
@@ -132,6 +149,8 @@ MADE: dict[str, Samples] = {
     "max_pool3d_with_indices": _windows_3d,
     "avg_pool2d": _windows,
     "avg_pool3d": _windows_3d,
+    **{name: functools.partial(_averaged_backward, name) for name in ("avg_pool2d_backward", "avg_pool3d_backward")},
+    "adaptive_avg_pool2d": _adaptive,
     "pow.Tensor_Scalar": _powers,
     "scatter.value": _scattered,
     "index_fill_.int_Scalar": _index_filled,

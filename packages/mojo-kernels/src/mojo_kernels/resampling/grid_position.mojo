@@ -401,11 +401,19 @@ struct GridSampler[dtype: DType](DevicePassable, TrivialRegisterPassable):
         )
 
     @inline(.always)
-    def grid_gradient(self, target: Data[Self.dtype], point: Point):
+    def grid_gradient(
+        self,
+        target: Data[Self.dtype],
+        positions: Volume,
+        value_stride: Int64,
+        point: Point,
+    ):
         """Stores the gradient of a position.
 
         Args:
-            target: A contiguous tensor of the grid's sizes.
+            target: The grid's gradient.
+            positions: Its sizes and strides, as this struct has the grid's.
+            value_stride: The distance of a position's values in it.
             point: The output; its channel does not matter.
         """
         var depth = self.position[0](point)
@@ -447,13 +455,14 @@ struct GridSampler[dtype: DType](DevicePassable, TrivialRegisterPassable):
                     sums[0] += product * width.derivative(k) * d * h
                     sums[1] += product * height.derivative(j) * d * w
                     sums[2] += product * depth.derivative(i) * h * w
-        var row = (point.n * self.output.size(2) + point.d) * self.output.size(
-            3
-        ) + point.h
-        var to = (row * self.output.size(4) + point.w) * Int(self.spatial)
+        var to = positions.plane(point.n, 0) + positions.at(
+            point.d, point.h, point.w
+        )
         comptime for v in range(3):
             if v < Int(self.spatial):
-                target.unsafe_store(to + v, sums[v].cast[Self.dtype]())
+                target.unsafe_store(
+                    to + v * Int(value_stride), sums[v].cast[Self.dtype]()
+                )
 
 
 @inline(.always)

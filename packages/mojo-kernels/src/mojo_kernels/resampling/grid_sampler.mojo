@@ -12,7 +12,7 @@ from mojo_kernels.resampling.grid_sampler_cpu import (
     sample_on_cpu,
     scatter_on_cpu,
 )
-from mojo_kernels.volume import CHANNEL, Point
+from mojo_kernels.volume import CHANNEL, Point, Volume
 from std.atomic import Atomic
 from std.sys.info import has_accelerator
 
@@ -30,11 +30,18 @@ def _sample_block[dtype: DType](sampler: GridSampler[dtype], count: Int64):
 
 def _grid_block[
     dtype: DType
-](sampler: GridSampler[dtype], target: Data[dtype], count: Int64):
+](
+    sampler: GridSampler[dtype],
+    target: Data[dtype],
+    positions: Volume,
+    value_stride: Int64,
+    count: Int64,
+):
     """One position per thread and step."""
     var i = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
     while i < Int(count):
-        sampler.grid_gradient(target, Point(sampler.positions, False, i))
+        var point = Point(positions, False, i)
+        sampler.grid_gradient(target, positions, value_stride, point)
         i += Int(grid_dim.x) * Int(block_dim.x)
 
 
@@ -86,11 +93,21 @@ def _scatter_block[
 
 def _round_block[
     dtype: DType
-](target: Data[dtype], sums: Data[compute_type[dtype]()], count: Int64):
-    """Converts the sums."""
+](
+    target: Data[dtype],
+    volume: Volume,
+    sums: Data[compute_type[dtype]()],
+    count: Int64,
+):
+    """Converts the sums, which are contiguous."""
     var i = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
     while i < Int(count):
-        target.unsafe_store(i, sums.unsafe_load(i).cast[dtype]())
+        var point = Point(volume, False, i)
+        target.unsafe_store(
+            volume.plane(point.n, point.c)
+            + volume.at(point.d, point.h, point.w),
+            sums.unsafe_load(i).cast[dtype](),
+        )
         i += Int(grid_dim.x) * Int(block_dim.x)
 
 
@@ -139,8 +156,8 @@ def grid_sample_backward[dtype: DType](call: KernelCall) raises:
 
     On GPUs the input's gradient adds up in the order of atomic additions.
 
-    Tensors: the input's gradient and the grid's gradient, both optional and contiguous; the output's gradient, the input,
-    the grid. Scalars: as of `grid_sample`.
+    Tensors: the input's gradient and the grid's gradient, both optional; the output's gradient, the input, the grid.
+    Scalars: as of `grid_sample`.
 
     Parameters:
         dtype: The element type, floating.
@@ -159,14 +176,14 @@ def grid_sample_backward[dtype: DType](call: KernelCall) raises:
         var outputs = sampler.output.numel()
         if not dx.is_absent() and dx.numel > 0:
             var elements = Int(dx.numel)
-            comptime rounds = dtype != compute
+            var collects = dtype != compute or not dx.is_contiguous()
             var scratch = context.enqueue_create_buffer[compute](
-                elements if rounds else 1
+                elements if collects else 1
             )
             var sums = Data[compute](
                 unsafe_from_address=Int(
                     scratch.unsafe_ptr()
-                ) if rounds else Int(dx.data)
+                ) if collects else Int(dx.data)
             )
             context.enqueue_function[_clear_block[compute]](
                 sums,
@@ -182,9 +199,10 @@ def grid_sample_backward[dtype: DType](call: KernelCall) raises:
                     grid_dim=_blocks(outputs),
                     block_dim=GPU_BLOCK,
                 )
-            comptime if rounds:
+            if collects:
                 context.enqueue_function[_round_block[dtype]](
                     dx.pointer[dtype](),
+                    Volume(dx, Int(sampler.spatial)),
                     sums,
                     Int64(elements),
                     grid_dim=_blocks(elements),
@@ -192,29 +210,39 @@ def grid_sample_backward[dtype: DType](call: KernelCall) raises:
                 )
             _ = scratch^
         if not d_grid.is_absent() and d_grid.numel > 0:
-            var positions = sampler.positions.numel()
+            var gradient = GridSampler[dtype](
+                call, call.tensor(2), call.tensor(3), d_grid
+            )
+            var count = gradient.positions.numel()
             context.enqueue_function[_grid_block[dtype]](
                 sampler,
-                d_grid.pointer[dtype](),
-                Int64(positions),
-                grid_dim=_blocks(positions),
+                gradient.grid,
+                gradient.positions,
+                gradient.value_stride,
+                Int64(count),
+                grid_dim=_blocks(count),
                 block_dim=GPU_BLOCK,
             )
     else:
         if not dx.is_absent() and dx.numel > 0:
-            scatter_on_cpu(call, sampler, dx.pointer[dtype]())
+            scatter_on_cpu(call, sampler, dx)
         if not d_grid.is_absent() and d_grid.numel > 0:
-            var target = d_grid.pointer[dtype]()
+            var gradient = GridSampler[dtype](
+                call, call.tensor(2), call.tensor(3), d_grid
+            )
 
             def some_positions(start: Int, end: Int) {imm}:
                 for i in range(start, end):
                     sampler.grid_gradient(
-                        target, Point(sampler.positions, False, i)
+                        gradient.grid,
+                        gradient.positions,
+                        gradient.value_stride,
+                        Point(gradient.positions, False, i),
                     )
 
             parallel_ranges(
                 call,
-                sampler.positions.numel(),
+                gradient.positions.numel(),
                 GRAIN // max(sampler.output.size(CHANNEL), 1),
                 some_positions,
             )

@@ -1,6 +1,6 @@
 """Sampling on a grid, and the gradient of what is sampled, on CPUs."""
 
-from mojo_kernels.abi import Data, KernelCall, Words
+from mojo_kernels.abi import Data, KernelCall, Tensor, Words
 from mojo_kernels.layout import parallel_ranges
 from mojo_kernels.math import compute_type
 from mojo_kernels.resampling.grid_position import (
@@ -209,7 +209,7 @@ def sample_on_cpu[dtype: DType](call: KernelCall, sampler: GridSampler[dtype]):
 
 def scatter_on_cpu[
     dtype: DType
-](call: KernelCall, sampler: GridSampler[dtype], dx: Data[dtype]):
+](call: KernelCall, sampler: GridSampler[dtype], gradient: Tensor):
     """The input's gradient.
 
     A thread has some channels of a sample for itself, so that the order of additions is the same with any number of
@@ -221,10 +221,13 @@ def scatter_on_cpu[
     Args:
         call: The call.
         sampler: The operands; the output is its gradient.
-        dx: The input's gradient, contiguous.
+        gradient: The input's gradient.
     """
     comptime compute = compute_type[dtype]()
-    comptime rounds = dtype != compute
+    var dx = gradient.pointer[dtype]()
+    var to_volume = Volume(gradient, Int(sampler.spatial))
+    var row_major = to_volume.row_major_plane()
+    var collects = dtype != compute or not gradient.is_contiguous()
     var output = sampler.output
     var input = dense_volume(sampler.input)
     var channels = input.size(CHANNEL)
@@ -235,17 +238,16 @@ def scatter_on_cpu[
         var taps = _TapTable[compute](sampler)
         var columns = output.size(4)
         var scratch = List[Scalar[compute]](
-            length=size * min(end - start, channels) if rounds else 0, fill=0
+            length=size * min(end - start, channels) if collects else 0, fill=0
         )
         var plane = start
         while plane < end:
             var n, c = split(plane, channels)
             var count = min(end - plane, channels - c)
-            var target = dx.unsafe_offset(plane * size)
             var sums = Data[compute](
                 unsafe_from_address=Int(
                     scratch.unsafe_ptr()
-                ) if rounds else Int(target)
+                ) if collects else Int(dx.unsafe_offset(plane * size))
             )
             for i in range(size * count):
                 sums.unsafe_store(i, Scalar[compute](0))
@@ -271,9 +273,17 @@ def scatter_on_cpu[
                                         to.unsafe_load(offset)
                                         + taps.weights.unsafe_get(j) * gradient,
                                     )
-            comptime if rounds:
-                for i in range(size * count):
-                    target.unsafe_store(i, sums.unsafe_load(i).cast[dtype]())
+            if collects:
+                for own in range(count):
+                    var target = dx.unsafe_offset(to_volume.plane(n, c + own))
+                    for i in range(size):
+                        target.unsafe_store(
+                            i
+                            * to_volume.stride(
+                                4
+                            ) if row_major else to_volume.in_plane(i),
+                            sums.unsafe_load(own * size + i).cast[dtype](),
+                        )
             plane += count
         _ = scratch^
 
