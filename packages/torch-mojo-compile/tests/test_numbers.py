@@ -206,6 +206,7 @@ def test_images() -> None:
         "batch norm": lambda x, w: functional.batch_norm(x, None, None, training=True),
         "batch norm inference": lambda x, w: functional.batch_norm(x, x[0, :, 0, 0], x[0, :, 0, 1] ** 2),
         "instance norm": lambda x, w: functional.instance_norm(x),
+        "group norm": lambda x, w: functional.group_norm(x, 2, x[0, :, 0, 0], x[0, :, 0, 1]),
         "reflect": lambda x, w: functional.pad(x, (1, 2, 1, 0), mode="reflect"),
     }
     check(cases, [x, weight])
@@ -218,6 +219,7 @@ class Net(nn.Module):
         super().__init__()
         self.convolution = nn.Conv2d(1, 4, 3, padding=1)
         self.norm = nn.BatchNorm2d(4)
+        self.group_norm = nn.GroupNorm(2, 4)
         self.pool = nn.MaxPool2d(2)
         self.table = nn.Embedding(7, 16)
         self.layer_norm = nn.LayerNorm(16)
@@ -226,7 +228,7 @@ class Net(nn.Module):
 
     def forward(self, image: Tensor, tokens: Tensor) -> Tensor:
         """Scores [batch, 3] of images [batch, 1, 8, 8] with tokens [batch, length]."""
-        features = self.pool(functional.relu(self.norm(self.convolution(image)))).flatten(2)
+        features = self.pool(self.group_norm(functional.relu(self.norm(self.convolution(image))))).flatten(2)
         sequence = torch.cat([features, self.table(tokens)], 1)
         x = self.layer_norm(sequence)
         x = sequence + self.attention(x, x, x, need_weights=False)[0]

@@ -28,7 +28,7 @@ from mojo_runtime.toolchain import find_toolchain, package_root
 from torch_mojo_compile.config import config
 from torch_mojo_compile.values import View, barrier, view_of
 
-_MAXIMUM_OUTPUTS = 4
+_MAXIMUM_OUTPUTS = 5
 _MAXIMUM_INPUTS = 12
 _GLOBAL = b"torch_mojo_compile.call_site"
 

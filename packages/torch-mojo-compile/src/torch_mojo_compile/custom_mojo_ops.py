@@ -213,6 +213,123 @@ def layer_norm_gradients(
     return kernel("normalization.layer_norm:backward", outputs, inputs, [rows, columns], contiguous=True, dtype=x.dtype)
 
 
+def batch_norm(
+    x: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    momentum: float,
+    eps: float,
+) -> list[Operand | None]:
+    """Normalizes channels by their own mean and variance.
+
+    Args:
+        x: [batch, channels, ...]
+        weight: [channels], of one dtype with the other vectors: x's, or float32 beside a half type.
+        bias: [channels]
+        running_mean: [channels]
+        running_var: [channels]
+        momentum: How much of the new running statistics is this batch's.
+        eps: Added to the variance.
+
+    Returns:
+        The result; mean and reciprocal deviation, which are float32 for half types; the new running mean and variance,
+        None where there are no old ones.
+    """
+    channels = [x.shape[1]]
+    outputs: list[Result | None] = [(x.shape, x.dtype), (channels, _wide(x)), (channels, _wide(x))]
+    outputs += [None if old is None else (channels, old.dtype) for old in (running_mean, running_var)]
+    inputs = [x, weight, bias, running_mean, running_var]
+    parameters = {"dtype": x.dtype, "parameter": _dtype_of_parameters(x, *inputs[1:])}
+    scalars = [True, float(momentum), float(eps)]
+    return kernel("normalization.batch_norm:forward", outputs, inputs, scalars, contiguous=True, **parameters)
+
+
+def _dtype_of_parameters(x: Operand, *given: Operand | None) -> Any:
+    return next((tensor.dtype for tensor in given if tensor is not None), x.dtype)
+
+
+def batch_norm_gradients(
+    grad: Operand,
+    x: Operand,
+    statistics: Sequence[Operand | None],
+    weight: Operand | None,
+    training: bool,
+    eps: float,
+    wanted: Sequence[bool],
+) -> list[Operand | None]:
+    """The gradients of batch norm's input, weight and bias.
+
+    Args:
+        grad: The gradient of the result.
+        x: The input.
+        statistics: In training what `batch_norm` returned as mean and reciprocal deviation, then None twice; else None
+            twice, then running mean and variance.
+        weight: [channels]
+        training: Whether the statistics are those of x.
+        eps: As of `batch_norm`.
+        wanted: Which of the three to compute.
+    """
+    parameter = _dtype_of_parameters(x, weight, *statistics[2:])
+    return _channel_gradients("batch_norm", [grad, x, *statistics, weight], [training, float(eps)], parameter, wanted)
+
+
+def group_norm(
+    x: Operand, weight: Operand | None, bias: Operand | None, groups: int, eps: float
+) -> tuple[Operand, Operand, Operand]:
+    """Normalizes groups of channels.
+
+    Args:
+        x: [batch, channels, ...]
+        weight: [channels], of one dtype with the bias: x's, or float32 beside a half type.
+        bias: [channels]
+        groups: A divisor of channels.
+        eps: Added to the variance.
+
+    Returns:
+        The result; mean and reciprocal deviation [batch, groups], which are float32 for half types.
+    """
+    statistics = ([x.shape[0], groups], _wide(x))
+    outputs = [(x.shape, x.dtype), statistics, statistics]
+    parameters = {"dtype": x.dtype, "parameter": _dtype_of_parameters(x, weight, bias)}
+    inputs, scalars = [x, weight, bias], [groups, float(eps)]
+    made = kernel("normalization.group_norm:forward", outputs, inputs, scalars, contiguous=True, **parameters)
+    return made[0], made[1], made[2]
+
+
+def group_norm_gradients(
+    grad: Operand,
+    x: Operand,
+    statistics: Sequence[Operand],
+    weight: Operand | None,
+    groups: int,
+    wanted: Sequence[bool],
+) -> list[Operand | None]:
+    """The gradients of group norm's input, weight and bias; arguments as of `group_norm`, with what it returned.
+
+    Args:
+        grad: The gradient of the result.
+        x: The input.
+        statistics: Mean and reciprocal deviation.
+        weight: [channels]
+        groups: A divisor of channels.
+        wanted: Which of the three to compute.
+    """
+    parameter = _dtype_of_parameters(x, weight)
+    return _channel_gradients("group_norm", [grad, x, *statistics, weight], [groups], parameter, wanted)
+
+
+def _channel_gradients(
+    norm: str, inputs: Sequence[Any], scalars: Sequence[Any], parameter: Any, wanted: Sequence[bool]
+) -> list[Operand | None]:
+    x = inputs[1]
+    results = ((x.shape, x.dtype), ([x.shape[1]], parameter), ([x.shape[1]], parameter))
+    outputs = [result if wants else None for result, wants in zip(results, wanted, strict=True)]
+    parameters = {"dtype": x.dtype, "parameter": parameter}
+    return kernel(f"normalization.{norm}:backward", outputs, inputs, scalars, contiguous=True, **parameters)
+
+
 def attention(
     query: Operand, key: Operand, value: Operand, bias: Operand | None = None, *, is_causal: bool, scale: float
 ) -> tuple[Operand, Operand]:
@@ -417,11 +534,15 @@ def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[T
 __all__ = [
     "attention",
     "attention_gradients",
+    "batch_norm",
+    "batch_norm_gradients",
     "binary",
     "convolution",
     "convolution_weight_gradient",
     "embedding_gradient",
     "gather_slices",
+    "group_norm",
+    "group_norm_gradients",
     "kernel",
     "layer_norm",
     "layer_norm_gradients",

@@ -16,9 +16,10 @@ from torch_mojo_compile.dtypes import kernel_dtype
 
 
 def overload(name: str) -> torch._ops.OpOverload | None:
-    """Returns the overload of a name such as "add.out", None where this torch does not have it."""
-    base, _, kind = name.partition(".")
-    packet = getattr(torch.ops.aten, base, None)
+    """Returns the overload of a name such as "add.out" or "prims.fma.default", None where this torch has none."""
+    library = torch.ops.prims if name.startswith("prims.") else torch.ops.aten
+    base, _, kind = name.removeprefix("prims.").partition(".")
+    packet = getattr(library, base, None)
     return getattr(packet, kind or "default", None) if packet is not None else None
 
 

@@ -39,6 +39,8 @@ struct _Finish[dtype: DType, parameter: DType](ElementAction):
     var running_var: Data[Self.parameter]
     var weight: Data[Self.parameter]
     var bias: Data[Self.parameter]
+    var new_running_mean: Data[Self.parameter]
+    var new_running_var: Data[Self.parameter]
     var training: Int32
     var has_running: Int32
     var has_weight: Int32
@@ -68,8 +70,20 @@ struct _Finish[dtype: DType, parameter: DType](ElementAction):
                 count += more
             if self.has_running != 0:
                 var unbiased = variance / Scalar[compute](Int64(count - 1))
-                _blend(self.running_mean, c, mean, self.momentum)
-                _blend(self.running_var, c, unbiased, self.momentum)
+                _blend(
+                    self.running_mean,
+                    self.new_running_mean,
+                    c,
+                    mean,
+                    self.momentum,
+                )
+                _blend(
+                    self.running_var,
+                    self.new_running_var,
+                    c,
+                    unbiased,
+                    self.momentum,
+                )
             variance /= Scalar[compute](Int64(count))
         else:
             mean = self.running_mean.unsafe_load(c).cast[compute]()
@@ -91,10 +105,16 @@ struct _Finish[dtype: DType, parameter: DType](ElementAction):
 @inline(.always)
 def _blend[
     dtype: DType, compute: DType
-](running: Data[dtype], c: Int, value: Scalar[compute], m: Scalar[compute]):
+](
+    running: Data[dtype],
+    result: Data[dtype],
+    c: Int,
+    value: Scalar[compute],
+    m: Scalar[compute],
+):
     """Moves a running statistic towards the batch's."""
     var old = running.unsafe_load(c).cast[compute]()
-    running.unsafe_store(c, narrow[dtype](m * value + (1 - m) * old))
+    result.unsafe_store(c, narrow[dtype](m * value + (1 - m) * old))
 
 
 def _forward[
@@ -131,10 +151,12 @@ def _forward[
             coefficients,
             call.tensor(1).pointer[compute](),
             call.tensor(2).pointer[compute](),
-            call.tensor(3).pointer[parameter](),
-            call.tensor(4).pointer[parameter](),
+            call.tensor(8).pointer[parameter](),
+            call.tensor(9).pointer[parameter](),
             call.tensor(6).pointer[parameter](),
             call.tensor(7).pointer[parameter](),
+            call.tensor(3).pointer[parameter](),
+            call.tensor(4).pointer[parameter](),
             Int32(training),
             Int32(not call.tensor(3).is_absent()),
             Int32(not call.tensor(6).is_absent()),
@@ -153,9 +175,10 @@ def forward[dtype: DType, parameter: DType](call: KernelCall) raises:
     """Normalizes channels.
 
     Tensors: output [batch, channels, ...]; in training the mean and the reciprocal standard deviation that were used
-    [channels], float32 for half types; running mean and variance [channels], optional in training, which updates them; input
-    [batch, channels, ...], contiguous or channels-last like the output; weight and bias [channels], optional. All vectors
-    contiguous. Scalars: whether in training, momentum, eps.
+    [channels], float32 for half types; the new running mean and variance [channels], in training and there optional; input
+    [batch, channels, ...], contiguous or channels-last like the output; weight and bias [channels], optional; the running
+    mean and variance [channels], needed unless in training without new ones, which may be where the new ones are. All
+    vectors contiguous. Scalars: whether in training, momentum, eps.
 
     Parameters:
         dtype: The element type, floating.

@@ -261,6 +261,12 @@ def addcmul(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value
     return node.tensor(x) + (product if value == 1 else product * node.tensor(value))
 
 
+@lowering("prims.fma.default")
+def fma(node: Node, a: TensorValue, b: TensorValue, c: TensorValue) -> TensorValue:
+    """a * b + c, into which torch takes addcmul apart."""
+    return node.tensor(a) * node.tensor(b) + node.tensor(c)
+
+
 @lowering("addcdiv.default")
 def addcdiv(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value: Any = 1) -> TensorValue:
     """x + value * a / b."""

@@ -132,10 +132,9 @@ Three batch_norm(const at::Tensor& input, const Optional& weight, const Optional
                               is_given(running_var) ? Optional(running_var->contiguous()) : Optional()};
   NormCall call;
   for (const at::Tensor& tensor : {out, mean, rstd}) call.add(tensor);
-  for (const Optional& tensor : running) call.vector(tensor);
+  for (const Optional& tensor : running) call.vector(training ? tensor : Optional());
   call.add(x);
-  call.vector(weight);
-  call.vector(bias);
+  for (const Optional& tensor : {weight, bias, running[0], running[1]}) call.vector(tensor);
   call.launch(batch_norm_families().forward, x, parameter, "native_batch_norm",
               {training, float_bits(momentum), float_bits(eps)});
   if (training && is_given(running_mean)) {
