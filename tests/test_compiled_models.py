@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.models.checks import assert_trains_like_cpu, build
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -136,6 +137,30 @@ def test_training_matches_eager(name: str, device: str) -> None:
     reference.eval()
     with torch.no_grad():
         torch.testing.assert_close(compiled(x.to(device)).cpu(), reference(x), rtol=1e-4, atol=1e-4)
+
+
+COMPILED = ("resnet18", "lstm_tagger", "unet", "gpt2", "llama", "bert", "vit", "whisper", "t5", "clip")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", COMPILED)
+def test_models_of_the_field_train_like_cpu(name: str) -> None:
+    torch._dynamo.reset()
+    assert_trains_like_cpu(name, torch.device("cpu"), lambda model: torch.compile(model, backend=mojo_backend))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["llama", "whisper"])
+def test_generation_gives_the_tokens_of_eager(name: str) -> None:
+    torch._dynamo.reset()
+    model, inputs, _ = build(name)
+    model.eval()
+    prompt = {key: inputs[key] for key in ("input_ids", "attention_mask", "input_features") if key in inputs}
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = model.generate(**prompt, **options)
+    # Keys and values of earlier tokens are cached: every call sees one token and a longer cache.
+    model.forward = torch.compile(model.forward, backend=mojo_backend)
+    assert model.generate(**prompt, **options).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])

@@ -156,6 +156,18 @@ def test_shapes_reductions_and_indexing() -> None:
         "gather": lambda x, rows, *_: x.gather(0, rows.abs()[:, :, None].expand(2, 3, 5)),
         "scatter": lambda x, rows, *_: x.scatter(0, rows.abs()[:, :, None].expand(2, 3, 5), 1.5),
         "scatter add": lambda x, rows, v: x.scatter_add(0, rows.abs()[:, :, None].expand(2, 3, 5), v[:, :, 0]),
+        "scatter multiply": lambda x, rows, v: x.scatter_reduce(
+            0, rows.abs()[:, :, None].expand(2, 3, 5), v[:, :, 0], "prod"
+        ),
+        "scatter mean": lambda x, rows, v: x.scatter_reduce(
+            0, rows.abs()[:, :, None].expand(2, 3, 5), v[:, :, 0], "mean", include_self=False
+        ),
+        "scatter largest": lambda x, rows, v: x.scatter_reduce(
+            0, rows.abs()[:, :, None].expand(2, 3, 5), v[:, :, 0], "amax", include_self=False
+        ),
+        "as strided": lambda x, *_: x.as_strided((2, 3), (7, 2), 4) * 2,
+        "write as strided": lambda x, *_: x.as_strided_scatter(x[:2, :3, 0], (2, 3), (7, 2), 4),
+        "other dtype": lambda x, *_: functional.mse_loss(x, x.double() * 0.5),
         "index select": lambda x, rows, *_: x.index_select(1, rows[0].abs()),
         "embedding": lambda x, rows, *_: functional.embedding(rows.abs(), x[:, 0]),
         "one hot": lambda x, rows, *_: functional.one_hot(rows.abs(), 5),

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpu_check.samples import Sample, overload, written_arguments
 from mojo_runtime._native import DTYPE_CODES
-from mojo_runtime.aten import Native, Pointwise, Row, key_template
+from mojo_runtime.aten import Native, Pointwise, Row, fill_key, key_template
 from torch_mojo_eager.ops import registry
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_CODES}
@@ -90,11 +90,10 @@ def functional_name(row: Row) -> str:
 def _key(row: Row, dtypes: Sequence[torch.dtype]) -> str:
     template, _, allowed = key_template(row)
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
-    for i, (name, among) in enumerate(zip(names, allowed, strict=True)):
+    for name, among in zip(names, allowed, strict=True):
         if name not in among:
             raise NotCallable(f"{row.name} has no kernel for {name}")
-        template = template.replace(f"{{{i}}}", name)
-    return template
+    return fill_key(template, names)
 
 
 def native_call(row: Native, sample: Sample, outputs: Sequence[Any]) -> KernelCall:

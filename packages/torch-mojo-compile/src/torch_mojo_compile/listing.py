@@ -38,10 +38,7 @@ def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
         template, _, allowed = aten.key_template(row)
         for chosen in itertools.product(*allowed):
             if dtypes is None or all(dtype in dtypes for dtype in chosen):
-                key = template
-                for i, dtype in enumerate(chosen):
-                    key = key.replace(f"{{{i}}}", dtype)
-                yield Kernel(key)
+                yield Kernel(aten.fill_key(template, chosen))
 
 
 def listing() -> list[Operation]:

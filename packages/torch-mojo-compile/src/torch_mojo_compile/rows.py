@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mojo_runtime import aten
-from mojo_runtime.aten import Native, Pointwise, Row
+from mojo_runtime.aten import Row
 from mojo_runtime.launch import Number
 from torch_mojo_compile.dtypes import kernel_dtype
 
@@ -90,7 +90,7 @@ def _fixed(value: Any) -> Any:
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
-def native_scalars(row: Native, op: torch._ops.OpOverload, arguments: dict[str, Any]) -> list[Any]:
+def scalars(row: Row, op: torch._ops.OpOverload, arguments: dict[str, Any]) -> list[Any]:
     """Returns a kernel's scalars for a call of its op.
 
     Args:
@@ -99,21 +99,12 @@ def native_scalars(row: Native, op: torch._ops.OpOverload, arguments: dict[str, 
         arguments: By name, with defaults filled in.
     """
     types = {a.name: str(a.type) for a in op._schema.arguments}
-    scalars: list[Any] = []
+    found: list[Any] = []
     for source in row.scalars:
         if source.startswith("="):
-            scalars.append(int(source[1:]))
+            found.append(int(source[1:]))
         elif source.startswith("len("):
-            scalars.append(len(arguments[source[4:-1]]))
+            found.append(len(arguments[source[4:-1]]))
         else:
-            scalars += words(arguments[source], types[source])
-    return scalars
-
-
-def pointwise_scalars(row: Pointwise, op: torch._ops.OpOverload, arguments: dict[str, Any]) -> list[Any]:
-    """Returns the scalars of an elementwise kernel for a call of its op; see `native_scalars`."""
-    types = {a.name: str(a.type) for a in op._schema.arguments}
-    scalars: list[Any] = []
-    for name in row.scalars:
-        scalars += words(arguments[name], types[name])
-    return scalars
+            found += words(arguments[source], types[source])
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mojo_runtime._native import DTYPE_CODES
@@ -55,4 +55,11 @@ def key_template(row: Row) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...],
     return kernel_key(row.kernel, parameters), tuple(arguments), tuple(allowed)
 
 
-__all__ = ["Native", "Pointwise", "Row", "kernel_key", "key_template", "rows"]
+def fill_key(template: str, dtypes: Sequence[str]) -> str:
+    """Returns the KernelSpec key of a template of `key_template` for dtypes."""
+    for i, dtype in enumerate(dtypes):
+        template = template.replace(f"{{{i}}}", dtype)
+    return template
+
+
+__all__ = ["Native", "Pointwise", "Row", "fill_key", "kernel_key", "key_template", "rows"]

@@ -8,7 +8,7 @@ from typing import Any
 from max.dtype import DType
 from max.graph import Dim, StaticDim, TensorValue, ops
 
-from torch_mojo_compile import values
+from torch_mojo_compile import custom_mojo_ops, values
 from torch_mojo_compile.lowerings.table import Node, lowering
 
 
@@ -195,21 +195,42 @@ def diagonal(node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: i
     return ops.gather(flat, first + _positions(node, node.shape[-1]) * step, axis=len(kept))
 
 
+def _memory_positions(node: Node, shape: Sequence[Dim], stride: Sequence[Any], offset: Any) -> TensorValue:
+    """Where in memory, in elements, those of a strided tensor of a shape are."""
+    fake = node.argument(0)
+    if not fake.is_contiguous():
+        raise NotImplementedError(f"{node.fx.target} of a tensor that is not contiguous")
+    position = node.tensor(offset or 0, DType.int64)
+    for d, (length, step) in enumerate(zip(shape, stride, strict=True)):
+        line = [Dim(1)] * len(shape)
+        line[d] = length
+        position = position + ops.reshape(_positions(node, length), line) * node.tensor(step, DType.int64)
+    return ops.broadcast_to(position, shape) if len(shape) else position
+
+
 @lowering("as_strided.default", "as_strided_copy.default")
 def as_strided(
     node: Node, x: TensorValue, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> TensorValue:
     """Elements at equal steps in the memory of a contiguous tensor."""
-    fake = node.argument(0)
-    if not fake.is_contiguous():
-        raise NotImplementedError("as_strided of a tensor that is not contiguous")
-    position = node.tensor(storage_offset or 0, DType.int64)
-    for d, (length, step) in enumerate(zip(node.shape, stride, strict=True)):
-        line = [Dim(1)] * len(node.shape)
-        line[d] = length
-        position = position + ops.reshape(_positions(node, length), line) * node.tensor(step, DType.int64)
-    position = ops.broadcast_to(position, node.shape) if len(node.shape) else position
-    return ops.gather(ops.reshape(x, [-1]), position, axis=0)
+    positions = _memory_positions(node, node.shape, stride, storage_offset)
+    return ops.gather(ops.reshape(x, [-1]), positions, axis=0)
+
+
+@lowering("as_strided_scatter.default", "prims.as_strided_scatter.default")
+def as_strided_scatter(
+    node: Node,
+    x: TensorValue,
+    source: TensorValue,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    storage_offset: Any = None,
+) -> TensorValue:
+    """A contiguous tensor with the elements at equal steps in its memory replaced."""
+    positions = _memory_positions(node, node.symbols.dims(size), stride, storage_offset)
+    table = ops.reshape(node.tensor(x), [-1, 1])
+    places, rows = ops.reshape(positions, [-1]), ops.reshape(node.tensor(source), [-1, 1])
+    return ops.reshape(custom_mojo_ops.scatter_rows(table, places, rows), node.shape)
 
 
 @lowering("copy.default")

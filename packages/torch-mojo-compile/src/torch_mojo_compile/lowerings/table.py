@@ -12,7 +12,7 @@ import torch
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, TensorType, TensorValue, ops
 
-from mojo_runtime.aten import Native, Pointwise, key_template
+from mojo_runtime.aten import Native, Pointwise, fill_key, key_template
 from torch_mojo_compile import bridge, rows, values
 from torch_mojo_compile.dtypes import kernel_dtype, to_max
 from torch_mojo_compile.symbols import Symbols, expression
@@ -264,12 +264,6 @@ def _check_dtypes(op: Any, dtypes: Sequence[str], allowed: Sequence[Sequence[str
             raise NotImplementedError(f"{op} has no kernel for {dtype}; it has {', '.join(names)}")
 
 
-def _fill(template: str, dtypes: Sequence[str]) -> str:
-    for i, dtype in enumerate(dtypes):
-        template = template.replace(f"{{{i}}}", dtype)
-    return template
-
-
 def _lower_pointwise(
     node: Node, row: Pointwise, op: Any, arguments: dict[str, Any], template: str, allowed: Sequence[Sequence[str]]
 ) -> list[Any]:
@@ -287,8 +281,8 @@ def _lower_pointwise(
     for i, name in enumerate(inputs):
         wanted = torch.bool if row.promotion == "condition" and i == 0 else dtype
         converted.append(node.tensor(arguments[name], to_max(wanted)))
-    scalars = node.scalars(rows.pointwise_scalars(row, op, arguments))
-    key = _fill(template, [kernel_dtype(dtype)])
+    scalars = node.scalars(rows.scalars(row, op, arguments))
+    key = fill_key(template, [kernel_dtype(dtype)])
     return bridge.call_kernel(key, [node.type_of()], converted, scalars, broadcast=True)
 
 
@@ -334,8 +328,8 @@ def _lower_native(
         expected = "" if name in dtype_arguments else row.dtype_of(name, dtypes[0])
         tensors = value if isinstance(value, list | tuple) else [value]
         inputs += [_converted(tensor, name, expected, row, op) for tensor in tensors]
-    scalars = node.scalars(rows.native_scalars(row, op, arguments))
-    results = bridge.call_kernel(_fill(template, dtypes), [types[name] for name in order], inputs, scalars)
+    scalars = node.scalars(rows.scalars(row, op, arguments))
+    results = bridge.call_kernel(fill_key(template, dtypes), [types[name] for name in order], inputs, scalars)
     by_name = dict(zip(order, results, strict=True))
     return [by_name[name] for name in outputs[:count]]
 

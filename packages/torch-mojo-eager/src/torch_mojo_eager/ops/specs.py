@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from mojo_runtime.aten import key_template, rows
+from mojo_runtime.aten import fill_key, key_template, rows
 from mojo_runtime.aten.table import ALL, FLOATING, NUMERIC, Row
 from torch_mojo_eager.ops import registry
 
@@ -60,10 +60,7 @@ class Kernel:
 
 def _combinations(template: str, op: str, allowed: Sequence[Sequence[str]], row: Row | None) -> Iterator[Kernel]:
     for dtypes in itertools.product(*allowed):
-        key = template
-        for i, dtype in enumerate(dtypes):
-            key = key.replace(f"{{{i}}}", dtype)
-        yield Kernel(key, op, dtypes, row)
+        yield Kernel(fill_key(template, dtypes), op, dtypes, row)
 
 
 def kernels(dtypes: Sequence[str] | None = None) -> Iterator[Kernel]:
