@@ -22,20 +22,26 @@ from mojo_kernels.pointwise.function import ElementFunction
 
 comptime BITS = DType.uint64
 
+comptime Number = Complex[DType.float32, 1]
+"""A complex64 among the scalars. Hosts pass it to devices, for which `PARTS` may be another type."""
+
 
 @inline(.always)
-def _parameter(call: KernelCall, i: Int) -> Complex[PARTS, 1]:
+def _parameter(call: KernelCall, i: Int) -> Number:
     """A complex Number: the bits of its imaginary part, then those of its real part.
     """
-    return Complex[PARTS, 1](
-        call.float_scalar(i + 1).cast[PARTS](),
-        call.float_scalar(i).cast[PARTS](),
+    return Number(
+        call.float_scalar(i + 1).cast[DType.float32](),
+        call.float_scalar(i).cast[DType.float32](),
     )
 
 
 @inline(.always)
-def _splat[w: SIMDLength](z: Complex[PARTS, 1]) -> Complex[PARTS, w]:
-    return Complex(SIMD[PARTS, w](z.re[0]), SIMD[PARTS, w](z.im[0]))
+def _splat[w: SIMDLength](z: Number) -> Complex[PARTS, w]:
+    return Complex(
+        SIMD[PARTS, w](z.re[0].cast[PARTS]()),
+        SIMD[PARTS, w](z.im[0].cast[PARTS]()),
+    )
 
 
 @inline(.always)
@@ -191,7 +197,7 @@ struct _Binary[op: StaticString](ElementFunction):
     comptime Rest = BITS
     comptime Output = BITS
     comptime cost = 16 if Self.op == "pow" else 4
-    var alpha: Complex[PARTS, 1]
+    var alpha: Number
 
     @inline(.always)
     def apply[
@@ -232,7 +238,7 @@ def binary[op: StaticString](call: KernelCall) raises:
         call: Tensors: output, first, second, all complex64. Scalars: a complex Number for add, sub, rsub (alpha) and
             lerp_scalar (weight); else none.
     """
-    var alpha = Complex[PARTS, 1](1, 0)
+    var alpha = Number(1, 0)
     comptime if (
         op == "add" or op == "sub" or op == "rsub" or op == "lerp_scalar"
     ):
@@ -247,7 +253,7 @@ struct _PowScalar(ElementFunction):
     comptime Rest = BITS
     comptime Output = BITS
     comptime cost = 16
-    var exponent: Complex[PARTS, 1]
+    var exponent: Number
 
     @inline(.always)
     def apply[
@@ -287,7 +293,7 @@ struct _Ternary[op: StaticString](ElementFunction):
     comptime Rest = BITS
     comptime Output = BITS
     comptime cost = 8
-    var value: Complex[PARTS, 1]
+    var value: Number
 
     @inline(.always)
     def apply[
@@ -322,7 +328,7 @@ def ternary[op: StaticString](call: KernelCall) raises:
             addcdiv; else none.
     """
     comptime if op == "lerp":
-        elementwise(call, _Ternary[op](Complex[PARTS, 1](1, 0)))
+        elementwise(call, _Ternary[op](Number(1, 0)))
     else:
         elementwise(call, _Ternary[op](_parameter(call, 0)))
 
