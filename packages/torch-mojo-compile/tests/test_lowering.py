@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_mojo_compile import UnsupportedOps, mojo_backend
+from torch_mojo_compile.executable import Executable
 from torch_mojo_compile.graph import Lowered, permutation
 from torch_mojo_compile.lowerings.table import lowered as lowered_ops
 
@@ -84,6 +86,54 @@ def test_all_missing_ops_are_named_at_once(lowered: list[Lowered]) -> None:
 def test_complex_is_refused_by_name(lowered: list[Lowered]) -> None:
     with pytest.raises(Exception, match=r"torch\.complex64 tensors"):
         compiled(lambda x: x * 2)(torch.randn(3, dtype=torch.complex64))
+
+
+def test_meta_tensors_are_refused_by_name(lowered: list[Lowered]) -> None:
+    with pytest.raises(Exception, match="of the meta device"):
+        compiled(lambda x: x * 2)(torch.empty(3, device="meta"))
+
+
+def test_compiled_graphs_are_not_pickled(lowered: list[Lowered]) -> None:
+    model = nn.Linear(2, 2).requires_grad_(False)
+    wrapped = torch.compile(model, backend=mojo_backend)
+    x = torch.randn(3, 2)
+    wrapped(x)
+    with pytest.raises(TypeError, match="can't be pickled; pickle the module"):
+        pickle.dumps(Executable(lowered[0], None, torch.fx.symbolic_trace(model)))
+    # A module that torch.compile wraps is itself: it travels, and is compiled again where it arrives.
+    again = pickle.loads(pickle.dumps(wrapped))
+    torch.testing.assert_close(again(x), model(x))
+
+
+class Wrapped(torch.Tensor):
+    """A tensor subclass of another's elements, which says how it is taken apart."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: Any, _context: Any, _size: Any, _stride: Any) -> Any:
+        return Wrapped(parts["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [a.inner if isinstance(a, Wrapped) else a for a in args]
+        return Wrapped(function(*plain, **(kwargs or {})))
+
+
+def test_tensor_subclasses_are_compiled_as_what_they_hold(lowered: list[Lowered]) -> None:
+    x = torch.randn(3)
+    result = compiled(lambda w: w * 2)(Wrapped(x))
+    assert isinstance(result, Wrapped)
+    torch.testing.assert_close(result.inner, x * 2)
+    assert len(lowered) == 1
 
 
 def test_unknown_option() -> None:

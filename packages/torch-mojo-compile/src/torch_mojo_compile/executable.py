@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from max.driver import Buffer
@@ -49,6 +49,14 @@ class Executable:
                 results = self._graph(*given)
                 return list(results) if isinstance(results, list | tuple) else [results]
         return self.run(arguments)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses: what runs is a model of this process.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a compiled graph can't be pickled; pickle the module, or its state_dict, and compile it again")
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Runs the model."""

@@ -151,8 +151,11 @@ def check_supported(module: torch.fx.GraphModule, name: str) -> None:
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for item in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(item, torch.Tensor) and not is_supported(item.dtype):
-                note(f"{item.dtype} tensors", node)
+            if isinstance(item, torch.Tensor):
+                if item.device.type == "meta":
+                    note("tensors without data, of the meta device", node)
+                elif not is_supported(item.dtype):
+                    note(f"{item.dtype} tensors", node)
         if isinstance(value, torch.SymFloat) and node.op == "placeholder":
             note("float arguments that change from call to call", node)
         if node.op == "call_function" and not is_lowered(node):
