@@ -4,6 +4,7 @@ python -m tests.conformance run [--dtypes five] [--kinds forward,out] [--ops 'li
 python -m tests.conformance declare     # writes absent.txt from the results of `run`
 python -m tests.conformance coverage    # prints the results by family
 python -m tests.conformance missing     # prints which aten ops block how many nodes
+python -m tests.conformance document    # writes docs/operators.md
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import fnmatch
 import sys
 import time
 
-from tests.conformance import results, runner
+from tests.conformance import document, results, runner
 from tests.conformance.nodes import FIVE, KINDS, NINE, Node, family_of, nodes_of, operators
 
 
@@ -71,12 +72,19 @@ def main() -> int:
         ("declare", "write the table of what is absent"),
         ("coverage", "print the results by family"),
         ("missing", "print which aten ops block how many nodes"),
+        ("document", "write docs/operators.md"),
     ):
         commands.add_parser(name, help=text)
     arguments = parser.parse_args()
     if arguments.command == "run":
         return _run(arguments)
-    print({"declare": results.declare, "coverage": results.coverage, "missing": results.missing}[arguments.command]())
+    actions = {
+        "declare": results.declare,
+        "coverage": results.coverage,
+        "missing": results.missing,
+        "document": document.write,
+    }
+    print(actions[arguments.command]())
     return 0
 
 

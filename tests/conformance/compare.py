@@ -94,8 +94,13 @@ def compare(ours: Any, theirs: Any, entry: Any, exact: Callable[[], Any] | None 
             raise Difference(f"result {i} {b.dtype} {tuple(b.shape)}: {text}") from None
 
 
-def same_distribution(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+def same_distribution(ours: list[torch.Tensor], theirs: list[torch.Tensor], together: int = 1) -> None:
     """Compares two sets of draws by the Kolmogorov-Smirnov statistic.
+
+    Args:
+        ours: Of the device.
+        theirs: Of CPU torch.
+        together: How many elements share a draw.
 
     Raises:
         Difference: The chance that both come from one distribution is below about 1e-6.
@@ -110,6 +115,6 @@ def same_distribution(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> N
         .abs()
         .max()
     )
-    limit = 2.7 * ((a.numel() + b.numel()) / (a.numel() * b.numel())) ** 0.5
+    limit = 2.7 * (together * (a.numel() + b.numel()) / (a.numel() * b.numel())) ** 0.5
     if float(distance) > limit:
         raise Difference(f"distributions differ by {float(distance):.3f}, at most {limit:.3f} can be chance")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.conformance import results
+from tests.conformance import document, results
 from tests.conformance.check import run
 from tests.conformance.nodes import FIVE, Node, family_of, nodes_of, operators
 
@@ -45,3 +45,7 @@ def test_a_declared_node_that_passes_is_a_problem(device):
     assert outcome.status == "passed"
     assert results.problem(outcome, {node: "add.out"})
     assert not results.problem(outcome, {})
+
+
+def test_the_page_of_operators_is_current(device):
+    assert document.PAGE.read_text() == document.page(), "run: python -m tests.conformance document"

@@ -158,3 +158,32 @@ def test_out_forms_resize_and_refuse(device, name):
             with pytest.raises(RuntimeError, match="single memory location"):
                 OUT_FORMS[name](X[0].to(where), [torch.zeros(1, device=where).expand(2)])
     torch.testing.assert_close(*results)
+
+
+REFUSED_OUTPUTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "index_select into repeated memory": lambda x: torch.index_select(
+        x, 1, torch.tensor([0, 1], device=x.device), out=x.new_empty(1, 8).expand(2, 8)
+    ),
+    "masked_select into its input": lambda x: torch.masked_select(x, x > 0, out=x[0]),
+    "multinomial into floats": lambda x: torch.multinomial(x.abs(), 2, out=x.new_empty(0)),
+    "aminmax into one tensor": lambda x: torch.aminmax(x, dim=0, out=(out := x.new_empty(x.shape[1]), out)),
+    "addmm into a part of itself": lambda x: torch.addmm(x[:2, :2], x[:2, :7], x[:7, :2], out=x[1:3, :2]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_OUTPUTS)
+def test_outputs_that_torch_refuses(device, name):
+    errors = []
+    for where in ("cpu", device):
+        with pytest.raises((RuntimeError, ValueError)) as raised:
+            REFUSED_OUTPUTS[name](X[0].to(where))
+        errors.append(type(raised.value))
+    assert errors[0] == errors[1]
+
+
+def test_an_output_may_be_what_the_in_place_form_updates(device):
+    expected, left, right = X[1, :4, :4].clone(), X[0].t(), X[0]
+    result = expected.to(device)
+    torch.addmm(expected, left, right, out=expected)
+    torch.addmm(result, left.to(device), right.to(device), out=result)
+    torch.testing.assert_close(result.cpu(), expected)

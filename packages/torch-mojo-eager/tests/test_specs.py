@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
+
 from torch_mojo_eager import ops
 from torch_mojo_eager.ops import specs
 
@@ -17,3 +19,11 @@ def test_kernels_of_python_ops_are_listed():
             launched.setdefault(name, path.name)
     assert len(launched) > 10
     assert {name: file for name, file in launched.items() if name not in listed} == {}
+
+
+def test_every_registered_op_is_listed_once(device):
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")
+    names = {name.removeprefix("aten::") for name in registered if name.startswith("aten::")}
+    listed = [line.name for line in specs.listing()]
+    assert names - set(listed) == set()
+    assert len(listed) == len(set(listed))

@@ -211,6 +211,9 @@ at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
     return self;
   }
   if (C10_UNLIKELY(!fill_family().supports(dtype))) throw_dtype_not_implemented("fill_", &dtype, 1);
+  alignas(16) char stored[16];
+  store_scalar(value, dtype, stored);  // checks the range
+  const at::Scalar number = dtype == at::ScalarType::Bool ? load_scalar(stored, dtype) : value;
   const auto device = self.device().index();
   CallBuilder call;
   if (self.is_contiguous()) {
@@ -220,14 +223,14 @@ at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
     view.strides = &stride;
     view.ndim = 1;
     call.add(view);
-    call.number(value);
+    call.number(number);
     call.launch(fill_family().slot(dtype), device, "fill_");
     return self;
   }
   at::TensorIterator iterator = at::TensorIterator::nullary_op(self);
   const IteratorLayout layout(iterator);
   call.add(layout.view(iterator, 0));
-  call.number(value);
+  call.number(number);
   call.launch(fill_family().slot(dtype), device, "fill_");
   return self;
 }

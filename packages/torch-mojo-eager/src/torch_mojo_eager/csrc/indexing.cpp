@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/IndexingUtils.h>
+#include <ATen/ops/view_as_real.h>
 
 #include "kernel_call.h"
 
@@ -76,10 +77,10 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   dim = check_index_select(self, dim, index, sizes);
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "index_select(): self and result must have the same scalar type");
-  at::native::resize_output(out, sizes);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, index);
+  at::native::resize_output(out, sizes);
   launch_index_select(out, self, dim, index);
   return out;
 }
@@ -262,6 +263,13 @@ at::Tensor& index_put(at::Tensor& self, const Indices& indices, const at::Tensor
     at::Tensor mask = *indices.get(0);
     while (mask.dim() < self.dim()) mask = mask.unsqueeze(-1);
     return self.masked_fill_(mask, values.dim() == 0 ? values : values.reshape({}));
+  }
+  if (accumulate && self.is_complex()) {
+    for (int64_t part = 0; part < 2; part++) {
+      at::Tensor sums = at::view_as_real(self).select(-1, part);
+      index_put(sums, indices, at::view_as_real(values.resolve_conj()).select(-1, part), true, false);
+    }
+    return self;
   }
   const Selection selection(self, indices);
   check_same_device(values, self.device().index(), "index_put_");

@@ -86,7 +86,33 @@ void store_scalar(const at::Scalar& value, at::ScalarType dtype, void* destinati
       TORCH_CHECK_NOT_IMPLEMENTED(false, "mojo: no scalar operands of dtype ", dtype);
   }
 }
+
+void convert_scalar(const at::Scalar& value, at::ScalarType dtype, void* destination) {
+  if (value.isComplex() || value.type() == at::ScalarType::UInt64) return store_scalar(value, dtype, destination);
+  switch (dtype) {
+#define TORCH_MOJO_CONVERT(type, name)                                                                       \
+  case at::ScalarType::name:                                                                                 \
+    *static_cast<type*>(destination) =                                                                       \
+        value.isFloatingPoint() ? c10::convert<type>(value.toDouble()) : c10::convert<type>(value.toLong()); \
+    return;
+    TORCH_MOJO_FORALL_REAL(TORCH_MOJO_CONVERT)
+#undef TORCH_MOJO_CONVERT
+    default:
+      store_scalar(value, dtype, destination);
+  }
+}
 #undef TORCH_MOJO_FORALL_REAL
+
+bool holds_number(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType)
+    return holds_number(*type.castRaw<c10::OptionalType>()->getElementType());
+  return type.kind() == c10::TypeKind::NumberType;
+}
+
+void check_number(const at::Scalar& value, at::ScalarType dtype) {
+  alignas(16) char ignored[16];
+  store_scalar(value, c10::isReducedFloatingType(dtype) ? at::ScalarType::Float : dtype, ignored);
+}
 
 std::vector<std::string> split(const std::string& names) {
   std::vector<std::string> parts;

@@ -141,9 +141,19 @@ class CallBuilder {
   std::optional<c10::Device> stray_;  // of a tensor that is neither there nor a 0-dim CPU tensor
 };
 
-// The value of one element in host memory, and the way back (at most 8 bytes).
+// The value of one element in host memory, and the way back (at most 8 bytes), which throws where the dtype's range
+// does not hold it.
 at::Scalar load_scalar(const void* data, at::ScalarType dtype);
 void store_scalar(const at::Scalar& value, at::ScalarType dtype, void* destination);
+
+// The way back as tensors are converted, for operands of promoting ops: what is out of range becomes infinite or wraps.
+void convert_scalar(const at::Scalar& value, at::ScalarType dtype, void* destination);
+
+// Whether an argument's type is Scalar or Scalar?.
+bool holds_number(const c10::Type& type);
+
+// Throws torch's error where a number that an op reads in its dtype is out of range; half types compute in float32.
+void check_number(const at::Scalar& value, at::ScalarType dtype);
 
 // "a,b" -> {"a", "b"}
 std::vector<std::string> split(const std::string& names);

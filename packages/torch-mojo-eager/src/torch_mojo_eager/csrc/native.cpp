@@ -22,8 +22,12 @@ namespace {
 
 struct Source {
   enum Kind { kTensor, kScalar, kLength, kConstant } kind;
-  int argument;  // its position in the schema; of kConstant the value
+  int argument;           // its position in the schema; of kConstant the value
+  bool in_dtype = false;  // a number that torch reads in the first tensor's dtype
 };
+
+// Arguments that are numbers of that kind; exponents of norms and limits of ranges are not.
+bool is_in_dtype(const std::string& name) { return name == "value" || name == "alpha" || name == "beta"; }
 
 struct NativeRow {
   NativeRow(std::string op, std::string key_template, std::vector<uint64_t> masks)
@@ -35,6 +39,7 @@ struct NativeRow {
   std::vector<int> dtype_arguments;  // the tensors whose dtypes fill the key's placeholders
   std::vector<bool> indices;         // which of these are named index
   std::vector<int> outputs;          // schema positions of the written arguments, in order
+  int updated = -1;                  // schema position of what the in-place form writes: the output may be the same
   bool promotes = false;             // inputs of another dtype than the first of those are converted; else refused
   std::vector<std::pair<int, at::ScalarType>> expected_dtypes;  // of other inputs; Undefined: of the first of those
   std::optional<c10::OperatorHandle> functional;
@@ -146,6 +151,7 @@ void launch(NativeRow& row, const c10::FunctionSchema& schema, const c10::IValue
     if (source.kind == Source::kLength) {
       call.word(static_cast<int64_t>(value.isTensorList() ? value.toTensorList().size() : value.toListRef().size()));
     } else {
+      if (source.in_dtype && !value.isNone()) check_number(value.toScalar(), dtypes[0]);
       call.scalar(value, *schema.arguments()[source.argument].type());
     }
   }
@@ -162,6 +168,15 @@ void prepare_output(const at::Tensor& out, const at::Tensor& wanted, const at::T
   at::assert_no_internal_overlap(out);
 }
 
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+bool lie_together(const at::Tensor& a, const at::Tensor& b) {
+  const auto status = at::get_overlap_status(a, b);
+  return status == at::MemOverlapStatus::Full || status == at::MemOverlapStatus::Partial;
+}
+
 struct OutKernel final : c10::OperatorKernel {
   OutKernel(std::shared_ptr<NativeRow> shared, bool one_by_one) : row(std::move(shared)), has_default(one_by_one) {}
 
@@ -173,8 +188,8 @@ struct OutKernel final : c10::OperatorKernel {
     if (has_default && !uniform(arguments)) return op.redispatchBoxed(c10::DispatchKeySet(kDefaultKernels), stack);
     const bool trusted = TrustOutputs::take();
     widen_indices(arguments);
-    if (row->complex && computes_complex(*row, arguments)) return row->complex->callBoxed(stack);
     if (!trusted && (row->functional || row->meta != nullptr)) check_outputs(schema, arguments);
+    if (row->complex && computes_complex(*row, arguments)) return row->complex->callBoxed(stack);
     launch(*row, schema, arguments);
     if (row->outputs.size() == 1 && schema.returns().size() == 1) {
       c10::IValue result = std::move(arguments[row->outputs[0]]);
@@ -231,9 +246,14 @@ struct OutKernel final : c10::OperatorKernel {
     for (size_t i = 0; i < row->outputs.size() && i < wanted.size(); i++) {
       const at::Tensor& out = arguments[row->outputs[i]].toTensor();
       prepare_output(out, wanted[i], input != nullptr ? *input : out);
+      for (size_t k = 0; k < i; k++)
+        TORCH_CHECK_VALUE(!lie_together(out, arguments[row->outputs[k]].toTensor()), "aten::", row->name,
+                          ": the out= tensors must not overlap");
       for (size_t k = 0; k < schema.arguments().size(); k++) {
         if (std::find(row->outputs.begin(), row->outputs.end(), k) != row->outputs.end()) continue;
-        for_each_tensor(arguments[k], [&](const at::Tensor& tensor) { at::assert_no_overlap(out, tensor); });
+        for_each_tensor(arguments[k], [&](const at::Tensor& tensor) {
+          if (static_cast<int>(k) != row->updated || !same_memory(out, tensor)) at::assert_no_overlap(out, tensor);
+        });
       }
     }
   }
@@ -342,7 +362,9 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
       } else if (scalar.rfind("len(", 0) == 0) {
         row->scalars.push_back({Source::kLength, argument_index(schema, scalar.substr(4, scalar.size() - 5))});
       } else {
-        row->scalars.push_back({Source::kScalar, argument_index(schema, scalar)});
+        const int argument = argument_index(schema, scalar);
+        const bool in_dtype = is_in_dtype(scalar) && holds_number(*schema.arguments()[argument].type());
+        row->scalars.push_back({Source::kScalar, argument, in_dtype});
       }
     }
     const auto parts = op.operator_name();
@@ -384,6 +406,7 @@ TORCH_MOJO_API int32_t torch_mojo_register_native(const char* name, const char* 
       if (form.empty()) continue;
       const auto form_op = find_operator(form);
       if (form == functional) row->meta = find_meta(form);
+      if (form == in_place) row->updated = argument_index(schema, form_op.schema().arguments()[0].name());
       if (form_op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
       if (form == functional) row->functional = form_op;
       if (form_op.hasComputedKernelForDispatchKey(kDefaultKernels) && (row->meta == nullptr || form == in_place)) {

@@ -93,11 +93,14 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
   }
   if (name == "gelu.out") row->check = check_gelu;
   if (name == "softshrink.out") row->check = check_softshrink;
+  row->raises_to_power = name == "pow.Tensor_Scalar_out";
   TORCH_CHECK(row->inputs.size() <= kMaxInputs, "mojo: too many inputs in the row of aten::", name);
   for (const auto& scalar : split(scalars)) {
     const auto position = schema.argumentIndexWithName(scalar);
     TORCH_CHECK(position, "mojo: aten::", name, " has no argument ", scalar);
     row->scalars.push_back(*position);
+    // The limits of hardtanh are int64 to torch, whatever the integers' dtype.
+    row->numbers.push_back(name != "hardtanh.out" && holds_number(*schema.arguments()[*position].type()));
   }
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto* alias = schema.arguments()[i].alias_info();
@@ -207,14 +210,16 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
       if (iterator.device(t).is_cpu()) {
         const bool condition = row.promotion == Promotion::kCondition && t == 1;
         const at::ScalarType wanted = condition ? at::ScalarType::Bool : dtype;
-        store_scalar(load_scalar(view.data, iterator.dtype(t)), wanted, &scalars[t - 1]);
+        convert_scalar(load_scalar(view.data, iterator.dtype(t)), wanted, &scalars[t - 1]);
         view.data = &scalars[t - 1];
         view.dtype = static_cast<int32_t>(wanted);
         view.flags = MOJO_HOST_SCALAR;
       }
       call.add(view);
     }
-    for (const int position : row.scalars) {
+    for (size_t i = 0; i < row.scalars.size(); i++) {
+      const int position = row.scalars[i];
+      if (row.numbers[i] && !arguments[position].isNone()) check_number(arguments[position].toScalar(), dtype);
       if (c10::isComplexType(dtype) && arguments[position].isScalar()) {
         call.complex_number(arguments[position].toScalar());
       } else {
@@ -326,11 +331,11 @@ bool run_direct(const DirectPlan& plan, const DirectArguments& arguments, bool i
           promotion_category(c10::typeMetaToScalarType(impl->dtype())) > category ||
           (self_impl->dim() == 0 && !impl->is_wrapped_number()))
         return false;
-      store_scalar(load_scalar(tensor.const_data_ptr(), tensor.scalar_type()), dtype, &storage[i]);
+      convert_scalar(load_scalar(tensor.const_data_ptr(), tensor.scalar_type()), dtype, &storage[i]);
     } else {
       const at::Scalar& value = *arguments.scalars[source.index];
       if (promotion_category(value) > category) return false;
-      store_scalar(value, dtype, &storage[i]);
+      convert_scalar(value, dtype, &storage[i]);
     }
     view = {&storage[i], &numel, &kZeroStride, numel, static_cast<int32_t>(dtype), 1, MOJO_HOST_SCALAR};
   }
@@ -345,7 +350,10 @@ bool run_direct(const DirectPlan& plan, const DirectArguments& arguments, bool i
   for (int i = 0; i <= plan.n_inputs; i++) call.add(views[i]);
   for (int i = 0; i < plan.n_scalars; i++) {
     const at::Scalar& value = *arguments.scalars[plan.scalars[i]];
-    if (promotion_category(value) > category) return false;  // e.g. a float alpha for integers: torch has the message
+    // A float alpha or a negative exponent for integers: torch has the message.
+    if (promotion_category(value) > category || (row.raises_to_power && category < 2 && value.toLong() < 0))
+      return false;
+    check_number(value, dtype);
     call.number(value);
   }
   call.launch(row.kernel.slot(dtype), device, row.name);

@@ -30,8 +30,10 @@ struct PointwiseRow {
   KernelFamily kernel;
   Promotion promotion;
   std::vector<Operand> inputs;
-  std::vector<int> scalars;  // schema positions
-  int output = -1;           // schema position of the argument that is written, -1 where the op returns a new tensor
+  std::vector<int> scalars;   // schema positions
+  std::vector<bool> numbers;  // which of these are of type Scalar
+  bool raises_to_power = false;
+  int output = -1;  // schema position of the argument that is written, -1 where the op returns a new tensor
   // What torch's own kernel checks before it computes; null: nothing.
   void (*check)(const c10::FunctionSchema& schema, const c10::IValue* arguments) = nullptr;
   bool real_of_complex = false;  // of complex numbers the result is real

@@ -1,5 +1,6 @@
 // Random fills and dropout. The values are those of a CUDA device for the same seed: see mojo_kernels/random.
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 
 #include "kernel_call.h"
 
@@ -87,6 +88,11 @@ struct Fill {
 };
 
 at::Tensor& uniform_(at::Tensor& self, double from, double to, Generator generator) {
+  if (self.is_complex()) {
+    at::Tensor parts = at::view_as_real(self);
+    uniform_(parts, from, to, generator);
+    return self;
+  }
   static Fill fill("uniform_", "uniform[dtype={0}]", kFloating);
   fill.check_dtype(self);
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
@@ -94,6 +100,11 @@ at::Tensor& uniform_(at::Tensor& self, double from, double to, Generator generat
 }
 
 at::Tensor& normal_(at::Tensor& self, double mean, double std, Generator generator) {
+  if (self.is_complex()) {  // half of the variance for each part
+    at::Tensor parts = at::view_as_real(self);
+    normal_(parts, mean, std / std::sqrt(2.0), generator);
+    return self;
+  }
   static Fill fill("normal_", "normal[dtype={0},logarithmic=false]", kFloating);
   fill.check_dtype(self);
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);

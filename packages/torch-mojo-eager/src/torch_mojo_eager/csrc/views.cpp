@@ -47,6 +47,25 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
   return at::detail::empty_strided_generic(sizes, strides, device_allocator(), kKeys, c10::dtype_or_default(dtype));
 }
 
+// What ZeroTensors allocate: nothing.
+struct NoMemory final : c10::Allocator {
+  explicit NoMemory(c10::DeviceIndex index) : device(kMojo, index) {}
+  c10::DataPtr allocate(size_t) override { return {nullptr, nullptr, &release, device}; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void*, const void*, size_t) const override {}
+  static void release(void*) {}
+  c10::Device device;
+};
+
+// Zeros without memory, which torch's formulas for gradients use; its fallback makes them real where an op reads them.
+at::Tensor efficient_zero_tensor(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                                 std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                                 std::optional<bool> pin_memory) {
+  NoMemory allocator(check_options(layout, device, pin_memory));
+  constexpr auto keys = kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(sizes, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+}
+
 // torch's own functions would reallocate on the current device and copy on the host, while work is queued.
 void grow(const c10::Storage& storage, size_t bytes) {
   if (storage.nbytes() < bytes) resize_storage(storage, bytes);
@@ -92,6 +111,7 @@ void register_views() {
 #define TORCH_MOJO_KERNEL(function) c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(function))
   register_kernel("empty.memory_format", key, TORCH_MOJO_KERNEL(empty_memory_format));
   register_kernel("empty_strided", key, TORCH_MOJO_KERNEL(empty_strided));
+  register_kernel("_efficientzerotensor", key, TORCH_MOJO_KERNEL(efficient_zero_tensor));
   register_kernel("record_stream", key, TORCH_MOJO_KERNEL(record_stream));
   register_kernel("_has_compatible_shallow_copy_type", key, TORCH_MOJO_KERNEL(has_compatible_shallow_copy_type));
   register_kernel("as_strided", key, TORCH_MOJO_KERNEL(at::native::as_strided_tensorimpl));

@@ -63,7 +63,9 @@ def _of_parts(name: str) -> None:
     complex_op(name)(each)
 
 
-for _name in ("sum.IntList_out", "mean.out", "cumsum.out"):
+_PADS = [f"{mode}_pad{n}d.out" for mode in ("reflection", "replication") for n in (1, 2, 3)]
+
+for _name in ("sum.IntList_out", "mean.out", "cumsum.out", *_PADS):
     _of_parts(_name)
 
 
@@ -98,7 +100,7 @@ def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None, out: Te
 
 
 def _product(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Writes the matrix product of two complex tensors."""
+    """Writes the product of two complex tensors, matrices or a matrix and a vector, through products of real ones."""
     (a, b), (c, d) = _parts(left), _parts(right)
     return _write(out, torch.matmul(a, c) - torch.matmul(b, d), torch.matmul(a, d) + torch.matmul(b, c))
 
@@ -116,7 +118,7 @@ def bmm(self: Tensor, mat2: Tensor, *, out: Tensor) -> Tensor:
 
 
 def _add_product(out: Tensor, self: Tensor, left: Tensor, right: Tensor, beta: complex, alpha: complex) -> Tensor:
-    product = torch.matmul(left, right) if left.numel() and right.numel() else out.new_zeros(out.shape)
+    product = _product(out.new_empty(out.shape), left, right)
     if alpha != 1:
         product = product * alpha
     return out.copy_(product if beta == 0 else torch.add(product, self if beta == 1 else self * beta))
@@ -203,6 +205,23 @@ def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: c
     scaled = source if alpha == 1 else source * alpha
     for start, addend, result in zip(_parts(self), _parts(scaled), _parts(out), strict=True):
         torch.index_add(start, dim, index, addend, out=result)
+    return out
+
+
+@complex_op("index_fill_.int_Scalar")
+def index_fill_(self: Tensor, dim: int, index: Tensor, value: complex) -> Tensor:
+    """Writes a number at given positions of a dimension."""
+    for part, filler in zip(_parts(self), (complex(value).real, complex(value).imag), strict=True):
+        part.index_fill_(dim, index, filler)
+    return self
+
+
+@complex_op("scatter.value_out")
+def scatter_of_number(self: Tensor, dim: int, index: Tensor, value: complex, *, out: Tensor) -> Tensor:
+    """Writes a number along a dimension."""
+    number = complex(value)
+    for start, result, filler in zip(_parts(self), _parts(out), (number.real, number.imag), strict=True):
+        torch.scatter(start, dim, index, filler, out=result)
     return out
 
 

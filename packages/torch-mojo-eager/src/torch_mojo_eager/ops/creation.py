@@ -32,11 +32,15 @@ def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> t
 @op("aten::linspace.out")
 def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torch.Tensor:
     """`steps` numbers from start to end, equally spaced."""
-    _check_dtype("linspace", out)
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
     if out.numel() != steps:
         out.resize_(steps)
+    if out.is_complex():
+        linspace(complex(start).real, complex(end).real, steps, out=out.real)
+        linspace(complex(start).imag, complex(end).imag, steps, out=out.imag)
+        return out
+    _check_dtype("linspace", out)
     if not out.is_floating_point():
         start, end = int(start), int(end)  # as on CPUs, before the step is computed
     launch("range:linspace", [out.view(-1)], [*number(start), *number(end)], dtype=out.dtype)

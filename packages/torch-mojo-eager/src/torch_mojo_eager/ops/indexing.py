@@ -20,6 +20,8 @@ KERNELS = (
 @op("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
     """Coordinates [count, dimensions] of the elements that are not zero; the host waits for the count."""
+    if self.is_complex():
+        self = self != 0
     count = int(torch.count_nonzero(self).item())
     # Each coordinate contiguous, as on CPUs: indexing reads them one by one.
     result = torch.empty((self.ndim, count), dtype=torch.int64, device=self.device).t()
@@ -59,38 +61,6 @@ def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
 def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Elements at positions of the flattened tensor."""
     return self.reshape(-1)[index]
-
-
-def _lie_together(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the ranges of memory of two tensors meet."""
-
-    def end(tensor: torch.Tensor) -> int:
-        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        return tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-    return bool(a.numel() and b.numel()) and a.data_ptr() < end(b) and b.data_ptr() < end(a)
-
-
-@op("aten::take.out")
-def take_out(self: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Elements at positions of the flattened tensor."""
-    if self.dtype != out.dtype:
-        raise RuntimeError(
-            f"take(): self and out expected to have the same dtype, but got self.dtype = {self.dtype} and out.dtype = "
-            f"{out.dtype}"
-        )
-    if torch._debug_has_internal_overlap(out) == 1:
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-    if _lie_together(out, self) or _lie_together(out, index):
-        raise RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
-            "memory location. Please clone() the tensor before performing the operation."
-        )
-    result = take(self, index)
-    return out.resize_(result.shape).copy_(result)
 
 
 @op("aten::index_fill_.int_Tensor")
@@ -273,6 +243,9 @@ def triu_indices(
 @op("aten::unfold_backward")
 def unfold_backward(grad_in: torch.Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int) -> torch.Tensor:
     """Gradient of a view of overlapping slices."""
+    if grad_in.is_complex():
+        parts = [unfold_backward(part, input_sizes, dim, size, step) for part in (grad_in.real, grad_in.imag)]
+        return torch.complex(*parts)
     result = grad_in.new_empty(input_sizes)
     launch("unfold:unfold_backward", [result, grad_in], [dim, size, step], dtype=grad_in.dtype)
     return result

@@ -545,7 +545,7 @@ def linalg_matrix_exp(self: Tensor) -> Tensor:
         raise RuntimeError("linalg.matrix_exp: The input tensor A must have at least 2 dimensions.")
     if self.shape[-1] != self.shape[-2]:
         raise RuntimeError("linalg.matrix_exp: A must be batches of square matrices")
-    if not self.is_floating_point():
+    if not (self.is_floating_point() or self.is_complex()):
         raise RuntimeError("linalg.matrix_exp: Expected a floating point or complex tensor as input")
     if self.numel() == 0:
         return torch.empty_like(self)

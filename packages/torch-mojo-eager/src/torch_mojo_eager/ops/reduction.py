@@ -41,6 +41,8 @@ def _dimension_words(dim: Sequence[int] | None) -> list[int]:
 def _moments(
     name: str, x: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool, outputs: int
 ) -> list[torch.Tensor]:
+    if x.is_complex():
+        return _complex_moments(name, x, dim, correction, keepdim)
     if not x.is_floating_point():
         raise RuntimeError(f"{name} only support floating point dtypes, but got {x.dtype}")
     shape = _reduced_shape(x, dim, keepdim)
@@ -49,6 +51,16 @@ def _moments(
     second = {"second": x.dtype} if outputs == 2 else {}
     launch(KERNEL, [*results, x], words, dtype=x.dtype, op=name, out=x.dtype, **second)
     return results
+
+
+def _complex_moments(
+    name: str, x: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
+) -> list[torch.Tensor]:
+    """The variance is the sum of those of the parts."""
+    moments = [_moments("var_mean", part, dim, correction, keepdim, 2) for part in (x.real, x.imag)]
+    variance = moments[0][0] + moments[1][0]
+    spread = variance if name.startswith("var") else variance.sqrt()
+    return [spread, torch.complex(moments[0][1], moments[1][1])]
 
 
 @op("aten::var.correction")
@@ -149,6 +161,8 @@ def nansum(
 @op("aten::count_nonzero.dim_IntList")
 def count_nonzero(self: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     """How many elements over dimensions are not zero."""
+    if self.is_complex():
+        self = self != 0
     result = self.new_empty(_reduced_shape(self, dim, False), dtype=torch.int64)
     launch(KERNEL, [result, self], _dimension_words(dim), dtype=self.dtype, op="count_nonzero", out=torch.int64)
     return result

@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -208,31 +208,80 @@ def out_form_of(name: str) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def out_form(function: Function, names: tuple[str, ...]) -> Function:
-    """Returns a function that copies the results of another to given tensors, which it resizes."""
+# Ops whose out must have the result's dtype. What writes to single elements of it refuses overlapping tensors.
+_EXACT_OUT = frozenset({"take.out", "multinomial.out"})
+_SEPARATE_OUT = frozenset({"take.out", "masked_select.out"})
+
+
+def _lie_together(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the ranges of memory of two tensors meet."""
+
+    def end(tensor: torch.Tensor) -> int:
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+    return bool(a.numel() and b.numel()) and a.data_ptr() < end(b) and b.data_ptr() < end(a)
+
+
+def _check_output(name: str, output: torch.Tensor, inputs: Iterable[Any]) -> None:
+    if torch._debug_has_internal_overlap(output) == 1:
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    if name in _SEPARATE_OUT and any(isinstance(x, torch.Tensor) and _lie_together(output, x) for x in inputs):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def out_form(function: Function, name: str, outputs: tuple[str, ...]) -> Function:
+    """Returns a function that copies the results of another to given tensors, which it resizes.
+
+    Args:
+        function: The Python op.
+        name: The out overload.
+        outputs: The names of its outputs.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        outputs = [kwargs.pop(name) for name in names]
+        given = [kwargs.pop(output) for output in outputs]
+        for output in given:
+            _check_output(name, output, (*args, *kwargs.values()))
         results = function(*args, **kwargs)
-        for output, result in zip(outputs, results if len(names) > 1 else (results,), strict=True):
+        for output, result in zip(given, results if len(given) > 1 else (results,), strict=True):
             if not torch.can_cast(result.dtype, output.dtype):
                 raise RuntimeError(
                     f"result type {result.dtype} can't be cast to the desired output type {output.dtype}"
                 )
+            if name in _EXACT_OUT and result.dtype != output.dtype:
+                raise RuntimeError(f"{name}: expected out to have dtype {result.dtype}, but got {output.dtype}")
             if result.device != output.device:
                 raise RuntimeError(
                     f"Expected all tensors to be on the same device, but got out on {output.device} and others on "
                     f"{result.device}"
                 )
-            if torch._debug_has_internal_overlap(output) == 1:
-                raise RuntimeError(
-                    "unsupported operation: more than one element of the written-to tensor refers to a single memory "
-                    "location. Please clone() the tensor before performing the operation."
-                )
             output.resize_(result.shape).copy_(result)
-        return tuple(outputs) if len(names) > 1 else outputs[0]
+        return tuple(given) if len(given) > 1 else given[0]
 
     return call
+
+
+def added_out_forms() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yields the out overloads that are made of Python ops: their names, the ops' and the outputs'."""
+    python = python_ops()
+    given = {*python, *(row.name for row in rows())}
+    for name in python:
+        out, outputs = out_form_of(name)
+        if out and out not in given:
+            yield out, name, outputs
+
+
+def has_complex_form(name: str) -> bool:
+    """Whether a Python function computes complex tensors for a Native row's overload."""
+    _import_modules()
+    return name in _COMPLEX_OPS
 
 
 def complex_key(row: Row) -> str:
@@ -249,11 +298,8 @@ def register_all(shim: Any, library: torch.library.Library) -> None:
         register_row(shim, row)
     for name, function in python.items():
         library.impl(name, function, "PrivateUse1")
-    given = {*python, *(row.name for row in rows())}
-    for name, function in python.items():
-        out, outputs = out_form_of(name)
-        if out and out not in given:
-            library.impl(out, out_form(function, outputs), "PrivateUse1")
+    for out, name, outputs in added_out_forms():
+        library.impl(out, out_form(python[name], out, outputs), "PrivateUse1")
 
 
 def register_row(shim: Any, row: Row) -> None:

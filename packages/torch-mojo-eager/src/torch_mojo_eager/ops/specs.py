@@ -10,6 +10,7 @@ from mojo_runtime.aten import fill_key, key_template, rows
 from mojo_runtime.aten.table import ALL, FLOATING, NUMERIC, Row
 from torch_mojo_eager.ops import registry
 
+COPIED = (*ALL, "uint16", "uint32", "uint64", "complex64")
 _FILLS = "mojo_kernels.random.distributions"
 
 # Kernels that the shim's C++ launches by itself.
@@ -38,6 +39,34 @@ _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("mojo_kernels.random.dropout:bernoulli[dtype={0},probability={1}]", (NUMERIC, FLOATING)),
     ("mojo_kernels.normalization.layer_norm:forward[dtype={0}]", (FLOATING,)),
     ("mojo_kernels.normalization.layer_norm:backward[dtype={0}]", (FLOATING,)),
+)
+
+# The ops that the shim registers by itself: overloads, dtypes, description.
+_CPP_OPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("_copy_from _copy_from_and_resize", COPIED, "Copies within and between devices."),
+    ("_local_scalar_dense", COPIED, "The value of one element, for which the host waits."),
+    ("fill_.Scalar fill_.Tensor zero_", (*ALL, "complex64"), "Writes one value everywhere."),
+    ("empty.memory_format empty_strided _efficientzerotensor", COPIED, "Memory that holds anything."),
+    ("resize_ set_.source_Tensor set_.source_Storage set_.source_Storage_storage_offset", COPIED, "Other memory."),
+    ("as_strided view _reshape_alias unfold view_as_real view_as_complex", COPIED, "A view."),
+    ("record_stream _has_compatible_shallow_copy_type", COPIED, "Bookkeeping."),
+    ("index.Tensor _index_put_impl_", (*ALL, "complex64"), "Reads and writes at positions that tensors hold."),
+    ("index_select index_select.out", (*ALL, "complex64"), "Slices at given positions of a dimension."),
+    ("embedding_dense_backward", FLOATING, "The gradient of an embedding table."),
+    ("convolution_overrideable", (*FLOATING, "int64"), "Convolution, transposed or not, of 1 to 3 dimensions."),
+    ("convolution_backward_overrideable", FLOATING, "The gradients of a convolution."),
+    ("_fused_sdp_choice", FLOATING, "Which attention is chosen: ours where it can be."),
+    ("_scaled_dot_product_fused_attention_overrideable", FLOATING, "Attention, in one pass over keys and values."),
+    ("_scaled_dot_product_fused_attention_overrideable_backward", FLOATING, "The gradients of attention."),
+    ("native_layer_norm native_layer_norm_backward", FLOATING, "Layer normalization and its gradients."),
+    ("_fused_rms_norm _fused_rms_norm_backward", FLOATING, "Normalization by the root mean square and its gradients."),
+    ("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats", FLOATING, "Batch normalization."),
+    ("native_batch_norm_backward", FLOATING, "The gradients of batch normalization."),
+    ("native_group_norm native_group_norm_backward", FLOATING, "Group normalization and its gradients."),
+    ("native_dropout native_dropout_backward", FLOATING, "Dropout and its gradient."),
+    ("uniform_ normal_ exponential_ cauchy_ log_normal_", FLOATING, "Random numbers, as CUDA draws them."),
+    ("geometric_ random_ random_.from random_.to", NUMERIC, "Random numbers, as CUDA draws them."),
+    ("bernoulli_.Tensor bernoulli_.float", NUMERIC, "1 with a probability, else 0."),
 )
 
 
@@ -105,11 +134,21 @@ class Listing:
 def listing() -> list[Listing]:
     """Returns every op that the frontend registers, sorted by name."""
     lines: list[Listing] = []
+    python = registry.python_ops()
     for row in rows():
         forms = (row.name, *registry.forms_of(row.name))
-        lines.extend(Listing(name, row.dtypes, "native", row.doc) for name in forms if name)
-    for name, function in registry.python_ops().items():
+        complex_form = ("complex64",) if row.complex or registry.has_complex_form(row.name) else ()
+        dtypes = (*row.dtypes, *complex_form)
+        lines.extend(Listing(name, dtypes, "native", row.doc) for name in forms if name and name not in python)
+    for names, dtypes, doc in _CPP_OPS:
+        lines.extend(Listing(name, dtypes, "native", doc) for name in names.split())
+    for name, function in python.items():
         lines.append(Listing(name, (), "Python", (function.__doc__ or "").partition("\n")[0]))
+    listed = {line.name for line in lines}
+    for out, name, _ in registry.added_out_forms():
+        if out not in listed:
+            doc = (python[name].__doc__ or "").partition("\n")[0]
+            lines.append(Listing(out, (), "Python", doc))
     return sorted(lines, key=lambda line: line.name)
 
 
