@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+import compiled
 import host_cost
 import kernels
 import report
@@ -35,7 +36,7 @@ sys.path.append(str(ROOT / "examples"))
 
 import training  # noqa: E402 (measures the example found through the line above)
 
-GROUPS = ("host_cost", "kernels", "training", "startup")
+GROUPS = ("host_cost", "kernels", "training", "startup", "compiled")
 
 
 def processor() -> str:
@@ -102,6 +103,7 @@ def main() -> int:
         "kernels": partial(kernels.run, only=options.only),
         "training": training.run,
         "startup": startup.run,
+        "compiled": compiled.run,
     }
     results = []
     for group in options.groups or GROUPS:

@@ -299,6 +299,36 @@ def test_mutation_and_random_numbers() -> None:
     torch.testing.assert_close(compiled(x, counter, buffer[:, ::2])[1], first[1])
 
 
+def test_inputs_that_exchange_their_values() -> None:
+    def function(a: Tensor, b: Tensor, c: Tensor) -> None:
+        old = a.clone()
+        a.copy_(b)
+        b.copy_(old)
+        c.t().copy_(a + 1)
+
+    a, b, c = torch.zeros(3, 3), torch.ones(3, 3), torch.zeros(3, 3)
+    torch.compile(function, backend=mojo_backend, fullgraph=True)(a, b, c)
+    assert a.eq(1).all()
+    assert b.eq(0).all()
+    assert c.eq(2).all()
+
+
+def test_copies_are_copies() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        doubled = y * 2
+        return x.clone(), x[1:].clone(), x.t() + 0, x.view(9) * 1, doubled, doubled.clone(), y.detach(), y.view(4)
+
+    compiled = torch.compile(function, backend=mojo_backend, fullgraph=True)
+    x, y = torch.randn(3, 3), torch.randn(2, 2)
+    expected = function(x.clone(), y.clone())
+    found = compiled(x, y)
+    torch.testing.assert_close(found, expected)
+    for result in found[:-2]:
+        result.zero_()
+    torch.testing.assert_close(compiled(x, y), expected)
+    assert found[-1].data_ptr() == found[-2].data_ptr() == y.data_ptr(), "views of inputs"
+
+
 @pytest.mark.parametrize("length", [3, 5])
 def test_dynamic_sizes(length: int) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Flatten(0), nn.Softmax(0))

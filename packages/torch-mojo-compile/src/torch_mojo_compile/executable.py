@@ -9,7 +9,7 @@ import torch
 from max.driver import Buffer
 
 from torch_mojo_compile import tensors
-from torch_mojo_compile.graph import Lowered
+from torch_mojo_compile.graph import Lowered, Output
 
 
 class Executable:
@@ -28,6 +28,7 @@ class Executable:
         self._unit = unit
         self._graph = graph
         self._model: Any = None
+        self._shared: list[int] | None = None
 
     def bind(self, model: Any) -> None:
         """Gives the graph its model."""
@@ -61,40 +62,39 @@ class Executable:
     def run(self, arguments: list[Any]) -> list[Any]:
         """Runs the model."""
         lowered = self.lowered
-        results: Sequence[Any] = ()
+        results: list[torch.Tensor] = []
         if lowered.has_results:
-            device = lowered.device
-            tensors.before_run(device)
-            buffers: list[Buffer] = []
-            kept: list[torch.Tensor] = []
+            given: list[Any] = []
             for plan in lowered.inputs:
                 argument = arguments[plan.argument]
                 if plan.is_size:
-                    size = argument if plan.order is None else argument.shape[plan.order[0]]
-                    buffers.append(tensors.size_carrier(size))
-                    continue
-                tensor = argument if plan.order is None else argument.permute(plan.order)
-                if not tensor.is_contiguous():
-                    if plan.is_mutated:
-                        # The graph writes to a dense copy, which is copied back.
-                        copy = tensor.contiguous()
-                        kept += [tensor, copy]
-                        tensor = copy
-                    else:
-                        tensor = tensor.contiguous()
-                buffers.append(tensors.to_buffer(tensor))
+                    given.append(argument if plan.order is None else argument.shape[plan.order[0]])
+                else:
+                    tensor = argument if plan.order is None else argument.permute(plan.order)
+                    given.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+            tensors.before_run(lowered.device)
+            buffers: list[Buffer] = []
+            for plan, value in zip(lowered.inputs, given, strict=True):
+                buffers.append(tensors.size_carrier(value) if plan.is_size else tensors.to_buffer(value))
             if lowered.has_barrier:
                 buffers.append(tensors.barrier())
             if lowered.random is not None:
-                buffers.append(tensors.random_state(device, lowered.random(arguments)))
-            results = self._model._execute_device_tensors(buffers)
-            for original, copy in zip(kept[::2], kept[1::2], strict=True):
-                original.copy_(copy)
+                buffers.append(tensors.random_state(lowered.device, lowered.random(arguments)))
+            executed = self._model._execute_device_tensors(buffers)
+            results = [tensors.from_buffer(buffer, lowered.device) for buffer in executed]
+            shared = self._shared
+            if shared is None:
+                shared, self._shared = self._find_shared(given, results)
+            for i in shared:
+                results[i] = results[i].clone()
+        if lowered.mutations:
+            targets = [arguments[index] for index, _ in lowered.mutations]
+            with torch.no_grad():
+                torch._foreach_copy_(targets, [_ordered(results, output) for _, output in lowered.mutations])
         made: list[Any] = []
         for output in lowered.outputs:
             if output.kind == "result":
-                tensor = tensors.from_buffer(results[output.value], lowered.device)
-                made.append(tensor if output.order is None else tensor.permute(output.order))
+                made.append(_ordered(results, output))
             elif output.kind == "argument":
                 made.append(arguments[output.value])
             elif output.kind == "size":
@@ -103,3 +103,41 @@ class Executable:
                 made.append(output.value)
         arguments.clear()
         return made
+
+    def _find_shared(self, given: Sequence[Any], results: Sequence[torch.Tensor]) -> tuple[list[int], list[int] | None]:
+        """The results that share memory with an input or another result though torch's do not.
+
+        MAX passes on what it sees is a copy or a slice of something. That depends on the graph alone, so the first call
+        tells, unless tensors without elements hide it.
+
+        Returns:
+            Those of this call, and those of all calls where this one tells.
+        """
+        known = [
+            (_span(value), plan.storage)
+            for plan, value in zip(self.lowered.inputs, given, strict=True)
+            if not plan.is_size
+        ]
+        found = []
+        for i, (result, storage) in enumerate(zip(results, self.lowered.storages, strict=True)):
+            begin, end = _span(result)
+            if any(
+                begin < other_end and other < end and (storage is None or storage != other_storage)
+                for (other, other_end), other_storage in known
+            ):
+                found.append(i)
+            else:
+                known.append(((begin, end), storage))
+        return found, None if any(begin == end for (begin, end), _ in known) else found
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a contiguous tensor."""
+    begin = tensor.data_ptr()
+    return begin, begin + tensor.numel() * tensor.element_size()
+
+
+def _ordered(results: Sequence[torch.Tensor], output: Output) -> torch.Tensor:
+    """A result with its dimensions in the order that torch wants."""
+    tensor: torch.Tensor = results[output.value]
+    return tensor if output.order is None else tensor.permute(output.order)

@@ -14,8 +14,6 @@ import torch
 from max.driver import Buffer
 from max.dtype import DType
 from max.graph import (
-    BufferType,
-    BufferValue,
     DeviceRef,
     Dim,
     Graph,
@@ -45,13 +43,13 @@ class Input:
         argument: The call's argument.
         order: The order of its dimensions in which it is contiguous, or None where that is its own.
         is_size: The argument is an int: it becomes the size of an empty tensor.
-        is_mutated: The graph writes to it.
+        storage: Which storage of the trace the argument has, None where nothing may share its memory.
     """
 
     argument: int
     order: tuple[int, ...] | None = None
     is_size: bool = False
-    is_mutated: bool = False
+    storage: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +75,8 @@ class Lowered:
         name: The graph's name in its module.
         inputs: Its inputs in order; the generator's state, where there is one, comes after them.
         outputs: The call's results.
+        storages: For each result of the MAX graph the storage that it has in the trace, as for the inputs.
+        mutations: What is copied after the call: an argument's index, and the result that it becomes.
         has_barrier: Whether an int64 input [1] of any value comes after the inputs; see `values.not_folded`.
         random: How far a call moves the generator's offset, a function of the arguments; None without random ops.
         device: Where the results are.
@@ -87,6 +87,8 @@ class Lowered:
     name: str
     inputs: list[Input]
     outputs: list[Output]
+    storages: list[int | None]
+    mutations: list[tuple[int, Output]]
     has_barrier: bool
     random: Callable[[Sequence[Any]], int] | None
     device: torch.device
@@ -191,14 +193,17 @@ class GraphBuilder:
         self.library = library
         self.symbols = Symbols()
         self.inputs: list[Input] = []
-        self.types: list[TensorType | BufferType] = []
+        self.types: list[TensorType] = []
         self.values: dict[torch.fx.Node, Any] = {}
-        self.buffers: dict[torch.fx.Node, BufferValue] = {}
+        # MAX compiles graphs that write to dozens of inputs for minutes: their new values are results.
+        self.mutations: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.mutated = {
+            node.args[0].meta["val"].untyped_storage()._cdata
+            for node in module.graph.nodes
+            if node.op == "call_function" and node.target is COPY
+        }
         self.places: dict[sympy.Symbol, Place] = {}
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.mutated = {
-            node.args[0] for node in module.graph.nodes if node.op == "call_function" and node.target is COPY
-        }
 
     def build(self) -> Lowered:
         """Makes the MAX graph.
@@ -221,6 +226,8 @@ class GraphBuilder:
             self._bind_inputs(used, graph)
             barrier = graph.inputs[len(self.types)].tensor if constant else None
             outputs: list[Output] = []
+            storages: list[int | None] = []
+            mutations: list[tuple[int, Output]] = []
             for node in self.module.graph.nodes:
                 if node.op == "call_function":
                     with values.not_folded(barrier if node in constant else None):
@@ -228,18 +235,20 @@ class GraphBuilder:
                 elif node.op == "get_attr":
                     self.values[node] = self._constant(node)
                 elif node.op == "output":
-                    outputs = self._outputs(node, graph)
+                    outputs, storages, mutations = self._outputs(node, graph)
         advance = None
         if is_random:
             advances = [(evaluator(size, self.places), unroll) for size, unroll in state.advances]
             advance = functools.partial(random.advance, advances)
         fakes = [node.meta.get("val") for node in self.module.graph.nodes]
         device = next((f.device for f in fakes if isinstance(f, torch.Tensor)), torch.device("cpu"))
-        has_results = bool(self.mutated) or any(output.kind == "result" for output in outputs)
+        has_results = bool(mutations) or any(output.kind == "result" for output in outputs)
         return Lowered(
             self.name,
             self.inputs,
             outputs,
+            storages,
+            mutations,
             bool(constant),
             advance,
             device,
@@ -290,7 +299,7 @@ class GraphBuilder:
         return {symbol for symbol in found if symbol in self.places}
 
     def _plan_tensor(self, index: int, node: torch.fx.Node, fake: torch.Tensor) -> None:
-        order = permutation(fake) if node not in self.mutated else None
+        order = permutation(fake)
         shape: list[Dim] = []
         for size in fake.shape:
             expr = expression(size)
@@ -299,20 +308,14 @@ class GraphBuilder:
             shape.append(self.symbols.dim(size) if plain else self.symbols.fresh())
         if order is not None:
             shape = [shape[d] for d in order]
-        kind = BufferType if node in self.mutated else TensorType
-        self.inputs.append(Input(index, order, is_mutated=node in self.mutated))
-        self.types.append(kind(to_max(fake.dtype), shape, device_of(fake)))
+        self.inputs.append(Input(index, order, storage=self._storage(fake)))
+        self.types.append(TensorType(to_max(fake.dtype), shape, device_of(fake)))
 
     def _bind_inputs(self, used: Sequence[torch.fx.Node], graph: Graph) -> None:
         for node, plan, value in zip(used, self.inputs, graph.inputs, strict=False):
             fake = node.meta["val"]
             shape = self.symbols.dims(fake.shape)
-            if plan.is_mutated:
-                buffer = value.buffer
-                self.buffers[node] = buffer
-                tensor = buffer[...]
-            else:
-                tensor = value.tensor
+            tensor = value.tensor
             if plan.order is not None:
                 tensor = ops.rebind(tensor, [shape[d] for d in plan.order])
                 tensor = values.permute(tensor, _inverse(plan.order))
@@ -366,15 +369,15 @@ class GraphBuilder:
             raise kind(f"while lowering {fx.format_node()}: {error}\n{_where(fx)}") from error
 
     def _copy(self, fx: torch.fx.Node, args: Sequence[Any]) -> TensorValue:
-        """A write to an input, which only traced mutations of inputs are."""
+        """A write to an input, which only traced mutations of inputs are: after all that reads it."""
         target = fx.args[0]
         assert isinstance(target, torch.fx.Node)
+        self.mutations[target] = fx
         fake = target.meta["val"]
         source = cast(args[1], to_max(fake.dtype))
         shape = self.symbols.dims(fake.shape)
         if list(source.shape) != shape:
             source = ops.broadcast_to(source, shape)
-        self.buffers[target][...] = source
         return source
 
     def _fit(self, result: Any, fake: Any) -> Any:
@@ -402,9 +405,26 @@ class GraphBuilder:
 
     # ---- outputs -----------------------------------------------------------------------------------------------------
 
-    def _outputs(self, output: torch.fx.Node, graph: Graph) -> list[Output]:
+    def _storage(self, fake: torch.Tensor) -> int | None:
+        storage = fake.untyped_storage()._cdata
+        return None if storage in self.mutated else storage
+
+    def _outputs(
+        self, output: torch.fx.Node, graph: Graph
+    ) -> tuple[list[Output], list[int | None], list[tuple[int, Output]]]:
         results: list[TensorValue] = []
+        storages: list[int | None] = []
         positions: dict[tuple[torch.fx.Node, Any], int] = {}
+
+        def result(node: torch.fx.Node, order: tuple[int, ...] | None) -> Output:
+            """A value of the graph, with its dimensions in an order."""
+            if (node, order) not in positions:
+                positions[node, order] = len(results)
+                value = self.values[node]
+                results.append(value if order is None else values.permute(value, order))
+                storages.append(self._storage(node.meta["val"]))
+            return Output("result", positions[node, order], None if order is None else _inverse(order))
+
         plan: list[Output] = []
         items = output.args[0]
         for item in items if isinstance(items, list | tuple) else [items]:
@@ -419,15 +439,13 @@ class GraphBuilder:
             elif item.op == "placeholder":
                 plan.append(Output("argument", self.placeholders.index(item)))
             else:
-                order = permutation(fake)
-                if (item, order) not in positions:
-                    positions[item, order] = len(results)
-                    value = self.values[item]
-                    results.append(value if order is None else values.permute(value, order))
-                inverse = None if order is None else _inverse(order)
-                plan.append(Output("result", positions[item, order], inverse))
+                plan.append(result(item, permutation(fake)))
+        mutations = [
+            (self.placeholders.index(target), result(written, permutation(target.meta["val"])))
+            for target, written in self.mutations.items()
+        ]
         graph.output(*results)
-        return plan
+        return plan, storages, mutations
 
 
 __all__ = ["GraphBuilder", "Input", "Lowered", "Output", "check_supported", "is_lowered", "lowerings"]
