@@ -41,7 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
     start, counts = time.perf_counter(), collections.Counter[str]()
     declared = results.declared()
     wrong = 0
-    for outcome in runner.outcomes(nodes, arguments.samples):
+    for outcome in runner.outcomes(nodes, arguments.samples, jobs=arguments.jobs):
         results.add(outcome)
         counts[outcome.status] += 1
         problem = results.problem(outcome, declared)
@@ -67,6 +67,7 @@ def main() -> int:
     run.add_argument("--family", default="", help="only entries of this family")
     run.add_argument("--unless", default="", help="leave out nodes whose last result is among these, e.g. passed,empty")
     run.add_argument("--samples", type=int, default=0, help="at most so many samples of a node; 0 for all")
+    run.add_argument("--jobs", type=int, default=1, help="how many processes run nodes at the same time")
     run.add_argument("--quiet", action="store_true", help="print the summary only")
     for name, text in (
         ("declare", "write the table of what is absent"),

@@ -16,7 +16,8 @@ from tests.conformance.compare import Difference, compare, same_distribution
 from tests.conformance.nodes import Node, operators
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.testing._internal import common_methods_invocations
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.testing._internal.opinfo.core import UnaryUfuncInfo
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 # Values of these are random: their distributions are compared.
 RANDOM = {
@@ -146,7 +147,12 @@ def _parts(sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def _clone(value: Any) -> Any:
-    return tree_map(lambda x: _copy(x, "cpu") if isinstance(x, torch.Tensor) else x, value)
+    def cloned(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return _copy(x, "cpu") if x.device.type == "cpu" else x.detach().clone()
+
+    return tree_map(cloned, value)
 
 
 HALF = (torch.bfloat16, torch.float16)
@@ -276,7 +282,14 @@ def _forward(entry: Any, sample: Any) -> None:
     wide = _widened(_clone(host))
     theirs = _reference(entry, _clone(host))
     ours = _call(entry, device)
-    _judge(entry, sample, host, device, theirs, ours, lambda: _call(entry, wide))
+
+    def exact() -> Any:
+        # Of float64 the exact result is that of the database's own reference, SciPy's for special functions.
+        if isinstance(entry, UnaryUfuncInfo) and entry.ref is not None and sample.input.dtype == torch.float64:
+            return torch.as_tensor(entry.ref(sample.input.detach().numpy()))
+        return _call(entry, wide)
+
+    _judge(entry, sample, host, device, theirs, ours, exact)
 
 
 def _out(entry: Any, sample: Any) -> None:
@@ -356,6 +369,34 @@ def _gradient(entry: Any, sample: Any) -> None:
         compare(ours, theirs, entry, lambda: differentiate(_widened(host), cotangents, entry)[1], slack=10)
 
 
+def _gradcheck(entry: Any, sample: Any) -> None:
+    if entry.full_name in RANDOM | PROJECTIONS or _drops(entry.full_name, _parts(sample)):
+        raise _Skipped("random")
+    host = _parts(sample)
+
+    def check(parts: Any) -> None:
+        leaves, structure = tree_flatten(parts)
+        places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad]
+        if not places or any(leaves[i].layout != torch.strided for i in places):
+            raise _Skipped("nothing to differentiate")
+
+        def function(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            for place, x in zip(places, inputs, strict=True):
+                leaves[place] = x
+            value, args, kwargs = tree_unflatten(leaves, structure)
+            results = sample.output_process_fn_grad(entry.gradcheck_wrapper(entry, value, *args, **kwargs))
+            return tuple(x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad)
+
+        inputs = [leaves[i] for i in places]
+        torch.autograd.gradcheck(function, inputs, fast_mode=True, nondet_tol=entry.gradcheck_nondet_tol)
+
+    try:
+        check(host)
+    except Exception as error:
+        raise _Skipped(str(error)) from error
+    check(_device_parts(entry, host))
+
+
 def _raised(entry: Any, sample: Any) -> BaseException | None:
     try:
         _call(entry, _parts(sample))
@@ -386,7 +427,23 @@ def _errors(entry: Any) -> Iterator[str]:
             yield f"{type(ours).__name__} ({str(ours).splitlines()[0]}) where CPU torch raises {type(theirs).__name__}"
 
 
-_CHECKS = {"forward": _forward, "noncontiguous": _forward, "out": _out, "inplace": _inplace, "gradient": _gradient}
+def _small(samples: list[Any]) -> list[Any]:
+    """The smallest samples that have elements, for a check that takes long."""
+
+    def elements(sample: Any) -> int:
+        return sum(x.numel() for x in tree_leaves(_parts(sample)) if isinstance(x, torch.Tensor) and x.requires_grad)
+
+    return sorted((sample for sample in samples if elements(sample)), key=elements)[:2]
+
+
+_CHECKS = {
+    "forward": _forward,
+    "noncontiguous": _forward,
+    "out": _out,
+    "inplace": _inplace,
+    "gradient": _gradient,
+    "gradcheck": _gradcheck,
+}
 
 
 def absent_op(error: BaseException) -> str:
@@ -418,7 +475,9 @@ def run(node: Node, limit: int = 0) -> Outcome:
                 problems = list(_errors(entry))
                 return outcome("failed", problems[0]) if problems else outcome("passed")
             check = _CHECKS[node.kind]
-            samples = list(_samples(entry, node, requires_grad=node.kind == "gradient"))
+            samples = list(_samples(entry, node, requires_grad=node.kind in ("gradient", "gradcheck")))
+            if node.kind == "gradcheck":
+                samples = _small(samples)
             if limit and len(samples) > limit:
                 samples = [samples[i * len(samples) // limit] for i in range(limit)]
             checked = 0

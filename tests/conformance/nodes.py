@@ -11,7 +11,7 @@ import torch
 
 FIVE = ("float32", "bfloat16", "float16", "int64", "bool")
 NINE = (*FIVE, "float64", "int32", "uint8", "complex64")
-KINDS = ("forward", "noncontiguous", "out", "inplace", "gradient", "errors")
+KINDS = ("forward", "noncontiguous", "out", "inplace", "gradient", "gradcheck", "errors")
 
 _PREFIXES = {
     "linalg.": "linear algebra",
@@ -104,7 +104,8 @@ def nodes_of(op: str, kinds: tuple[str, ...] = KINDS, dtypes: tuple[str, ...] = 
     """Yields the nodes of an entry: the dtypes and variants that torch's CPU device has."""
     entry = operators()[op]
     supported = [name for name in dtypes if getattr(torch, name) in entry.dtypes]
-    differentiable = entry.supports_autograd and torch.float32 in entry.supported_backward_dtypes("cpu")
+    differentiable = entry.supported_backward_dtypes("cpu") if entry.supports_autograd else ()
+    of_gradients = {"gradient": "float32", "gradcheck": "float64"}
     has = {
         "forward": True,
         "noncontiguous": True,
@@ -114,7 +115,9 @@ def nodes_of(op: str, kinds: tuple[str, ...] = KINDS, dtypes: tuple[str, ...] = 
     for kind in kinds:
         if has.get(kind):
             yield from (Node(op, kind, dtype) for dtype in supported)
-        elif kind == "gradient" and differentiable and "float32" in dtypes:
-            yield Node(op, kind, "float32")
+        elif kind in of_gradients:
+            dtype = of_gradients[kind]
+            if dtype in dtypes and getattr(torch, dtype) in differentiable:
+                yield Node(op, kind, dtype)
         elif kind == "errors" and entry.error_inputs_func is not None:
             yield Node(op, kind, "any")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
+import queue
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -41,16 +44,41 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def outcomes(nodes: Sequence[Node], limit: int = 0, patience: float = 300) -> Iterator[Outcome]:
-    """Yields the outcomes of nodes.
+def outcomes(nodes: Sequence[Node], limit: int = 0, patience: float = 300, jobs: int = 1) -> Iterator[Outcome]:
+    """Yields the outcomes of nodes, as they come.
 
     Args:
         nodes: What to run.
         limit: At most so many samples of each; 0 for all.
         patience: After so many seconds without an answer a node has failed.
+        jobs: How many processes run nodes at the same time.
     """
+    waiting, answers = collections.deque(nodes), queue.SimpleQueue[Outcome | None]()
+
+    def work() -> None:
+        for outcome in _answers(waiting, limit, patience):
+            answers.put(outcome)
+        answers.put(None)
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    while threads:
+        outcome = answers.get()
+        if outcome is not None:
+            yield outcome
+        else:
+            threads.pop()
+
+
+def _answers(waiting: collections.deque[Node], limit: int, patience: float) -> Iterator[Outcome]:
+    """Yields the outcomes of the nodes that one process after the other takes from the queue."""
     process: subprocess.Popen[bytes] | None = None
-    for node in nodes:
+    while True:
+        try:
+            node = waiting.popleft()
+        except IndexError:
+            break
         if process is None:
             process = _start()
         assert process.stdin is not None and process.stdout is not None

@@ -187,3 +187,10 @@ def test_an_output_may_be_what_the_in_place_form_updates(device):
     torch.addmm(expected, left, right, out=expected)
     torch.addmm(result, left.to(device), right.to(device), out=result)
     torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_gradient_of_an_empty_index_with_more_dimensions(device):
+    x = torch.randn(5, device=device, requires_grad=True)
+    chosen = x.gather(0, torch.empty(2, 0, dtype=torch.int64, device=device))
+    (grad,) = torch.autograd.grad(chosen, x, torch.empty_like(chosen))
+    torch.testing.assert_close(grad.cpu(), torch.zeros(5))

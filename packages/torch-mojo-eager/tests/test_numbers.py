@@ -68,3 +68,9 @@ def test_negative_powers_of_integers(device):
     for exponent in (-1, -1000):
         with pytest.raises(RuntimeError, match="negative integer powers"):
             torch.ones(3, dtype=torch.int64, device=device) ** exponent
+
+
+def test_limits_of_hardtanh_are_int64(device):
+    expected = torch.nn.functional.hardtanh(torch.arange(9, dtype=torch.uint8), 1, 1000)
+    result = torch.nn.functional.hardtanh(torch.arange(9, dtype=torch.uint8, device=device), 1, 1000)
+    assert torch.equal(result.cpu(), expected)

@@ -4,6 +4,7 @@ from mojo_kernels.math import clamp, exp, log, sqrt
 from mojo_kernels.trigonometry import atan2, cos, cosh, sin, sinh
 from std.memory import bitcast
 from std.sys.info import is_apple_gpu
+from std.utils.numerics import inf, nan
 
 comptime PARTS = DType.float32 if is_apple_gpu() else DType.float64
 """The type that functions of complex64 compute in: near branch cuts float32 would lose digits."""
@@ -378,13 +379,21 @@ def complex_power[
         exponent: The exponents.
 
     Returns:
-        The powers; of 0 it is 0, and 1 where the exponent is 0.
+        The powers; of 0 it is 0, undefined where the exponent's real part is not positive; 1 where the exponent is 0.
     """
     comptime Vector = SIMD[dtype, w]
     var zero = Complex(Vector(0), Vector(0))
     var one = Complex(Vector(1), Vector(0))
     var result = complex_exp(complex_log(z) * exponent)
-    result = zero.select(z.re.eq(Vector(0)) & z.im.eq(Vector(0)), result)
+    var base_is_zero = z.re.eq(Vector(0)) & z.im.eq(Vector(0))
+    result = zero.select(base_is_zero & exponent.re.gt(Vector(0)), result)
+    # What exp(exponent * log(0)) is in C.
+    var limit = exponent.re.lt(Vector(0)).select(
+        Vector(inf[dtype]()), Vector(nan[dtype]())
+    )
+    result = Complex(limit, Vector(nan[dtype]())).select(
+        base_is_zero & exponent.re.le(Vector(0)), result
+    )
     return one.select(
         exponent.re.eq(Vector(0)) & exponent.im.eq(Vector(0)), result
     )

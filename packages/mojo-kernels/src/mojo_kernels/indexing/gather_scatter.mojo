@@ -406,6 +406,8 @@ def scatter[
     # Without a source its sizes and strides are not read, or those of what stands in for it.
     var values = call.tensor(2 if source == "number" else 3)
     copy_tensor[dtype](call, target, call.tensor(1))
+    if index_tensor.numel == 0:
+        return  # an empty index may have any number of dimensions
     var ndim = Int(target.ndim)
     var dimension = wrap_dimension(call.int_scalar(0), ndim)
     # Where GPUs write or add atomically lines are cut into elements, else one thread walks a line in order.

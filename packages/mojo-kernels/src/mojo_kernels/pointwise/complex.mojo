@@ -19,6 +19,7 @@ from mojo_kernels.complex_math import (
 from mojo_kernels.math import LOG2_E, LN_10, LN_2, PI
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
+from std.utils.numerics import isinf, isnan
 
 comptime BITS = DType.uint64
 
@@ -385,7 +386,7 @@ def comparison[op: StaticString](call: KernelCall) raises:
 
 
 @fieldwise_init
-struct _LogicalNot(ElementFunction):
+struct _Predicate[op: StaticString](ElementFunction):
     comptime arity = 1
     comptime First = BITS
     comptime Rest = BITS
@@ -401,13 +402,24 @@ struct _LogicalNot(ElementFunction):
         b: SIMD[Self.Rest, w],
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
-        return ~_is_nonzero(from_bits(a))
+        var z = from_bits(a)
+        comptime if Self.op == "logical_not":
+            return ~_is_nonzero(z)
+        elif Self.op == "isnan":
+            return isnan(z.re) | isnan(z.im)
+        elif Self.op == "isinf":
+            return isinf(z.re) | isinf(z.im)
+        else:
+            comptime assert False, "no such predicate of complex numbers"
 
 
-def logical_not(call: KernelCall) raises:
-    """Whether elements are 0.
+def predicate[op: StaticString](call: KernelCall) raises:
+    """Whether something holds of an element.
+
+    Parameters:
+        op: "logical_not", "isnan" or "isinf", which hold where they hold of either part.
 
     Args:
         call: Tensors: output (bool), input (complex64). No scalars.
     """
-    elementwise(call, _LogicalNot())
+    elementwise(call, _Predicate[op]())

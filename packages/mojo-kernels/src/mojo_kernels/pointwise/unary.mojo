@@ -240,7 +240,7 @@ struct _NanToNum[dtype: DType](ElementFunction):
 def _nan_to_num[dtype: DType](call: KernelCall) raises:
     """The replacements, each an optional float, are by default 0, the largest and the lowest number.
     """
-    comptime if dtype.is_integral():
+    comptime if not dtype.is_floating_point():
         elementwise(call, _Unary["round", dtype]())
     else:
         var position = 0

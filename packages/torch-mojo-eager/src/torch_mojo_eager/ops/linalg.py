@@ -387,9 +387,9 @@ def ormqr(self: Tensor, input2: Tensor, input3: Tensor, left: bool = True, trans
         raise RuntimeError("torch.ormqr: the reflections do not fit the other matrix")
     if self.ndim - input2.ndim != 1 or self.ndim != input3.ndim:
         raise RuntimeError("torch.ormqr: the batch dimensions of the operands must be equal")
+    _require_real("ormqr", self)
     if not self.is_floating_point() or self.dtype != input2.dtype or self.dtype != input3.dtype:
         raise RuntimeError("torch.ormqr: the operands must have one floating dtype")
-    _require_real("ormqr", self)
     taus = input2.reshape(math.prod(input2.shape[:-1]), input2.shape[-1])
     matrix = input3 if left else input3.mT
     result = _times_reflections(matrix, self, taus, transpose if left else not transpose).view(matrix.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mojo_runtime.aten.table import ALL, NUMERIC, Native, Row
+from mojo_runtime.aten.table import ALL, Native, Row
 
 INDEX = ("int64", "int32")
 
@@ -78,7 +78,6 @@ ROWS: tuple[Row, ...] = (
         ("dim", "alpha"),
         indices="slices",
         source="scaled",
-        dtypes=NUMERIC,
         doc="Adds slices at given positions of a dimension.",
     ),
     _scatter(

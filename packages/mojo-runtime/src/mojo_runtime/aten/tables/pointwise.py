@@ -141,7 +141,7 @@ def _comparison(op: str, overload: str, doc: str) -> Pointwise:
 
 
 def _predicate(name: str, op: str, doc: str) -> Pointwise:
-    complex_form = op if op == "logical_not" else ""
+    complex_form = f"predicate[op={op}]" if op in ("logical_not", "isnan", "isinf") else ""
     return Pointwise(name=name, kernel=PREDICATE, op=op, dtypes=ALL, promotion="bool", complex=complex_form, doc=doc)
 
 
@@ -185,7 +185,7 @@ _UNARY: tuple[Row, ...] = (
     _unary("relu", NUMERIC, name="relu", doc="max(x, 0)."),
     _unary("relu", NUMERIC, name="relu_", doc="max(x, 0), in place."),
     _unary("bitwise_not", INTEGRAL + BOOL, doc="Bitwise complement."),
-    _unary("nan_to_num", NUMERIC, scalars=("nan", "posinf", "neginf"), doc="Replaces NaN and infinities."),
+    _unary("nan_to_num", ALL, scalars=("nan", "posinf", "neginf"), doc="Replaces NaN and infinities."),
     _unary("sqrt", FLOATING, "float", doc="Square root."),
     _unary("rsqrt", FLOATING, "float", doc="1 / sqrt(x)."),
     _unary("reciprocal", FLOATING, "float", doc="1 / x."),
