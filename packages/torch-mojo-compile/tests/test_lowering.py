@@ -10,15 +10,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_mojo_compile import UnsupportedOps, mojo_backend
 from torch_mojo_compile.executable import Executable
 from torch_mojo_compile.graph import Lowered, permutation
 from torch_mojo_compile.lowerings.table import lowered as lowered_ops
-
-SAMPLED = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
-SAMPLES = 2
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -28,46 +24,6 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 def test_table_is_broad() -> None:
     assert len(lowered_ops()) >= 250
-
-
-# Lowered in an earlier version of this list: they must not stop being so.
-REQUIRED = """
-    abs add addbmm addcdiv addcmul addmm all amax amin any argmax argmin baddbmm bitwise_and bitwise_not
-    bitwise_or bmm cat ceil chunk clamp clone cos cumsum diag_embed div eq erf exp expand fill flatten flip floor
-    fmod full gather ge gt index_add index_copy index_select isnan le lerp linspace log log1p log_softmax
-    logaddexp logical_and logical_not lt masked_fill matmul max maximum mean min minimum mm movedim mul narrow ne
-    neg nn.functional.avg_pool2d nn.functional.batch_norm nn.functional.conv2d nn.functional.cross_entropy
-    nn.functional.embedding nn.functional.gelu nn.functional.group_norm nn.functional.interpolate
-    nn.functional.layer_norm nn.functional.linear nn.functional.max_pool2d nn.functional.mse_loss
-    nn.functional.nll_loss nn.functional.pad nn.functional.relu nn.functional.scaled_dot_product_attention
-    nn.functional.silu nn.functional.softplus ones permute pow prod reciprocal remainder repeat reshape roll rsqrt
-    scatter scatter_add select sigmoid sin slice softmax sort split sqrt square squeeze stack std sub sum t
-    take_along_dim tan tanh tile topk transpose tril triu unbind unsqueeze var view where zeros
-"""
-
-
-# The database's own functions of these seed a generator, which dynamo does not trace.
-UNWRAPPED: dict[str, Callable[..., Any]] = {
-    "nn.functional.scaled_dot_product_attention": functional.scaled_dot_product_attention
-}
-
-
-@pytest.mark.parametrize("name", REQUIRED.split())
-def test_op_is_lowered(name: str, lowered: list[Lowered]) -> None:
-    entries = [op for op in SAMPLED if op.name == name and not op.variant_test_name]
-    if not entries:
-        pytest.skip(f"this torch has no entry {name}")
-    op = entries[0]
-    for sample in list(op.sample_inputs("cpu", torch.float32))[:SAMPLES]:
-        torch._dynamo.reset()
-        arguments = (sample.input, *sample.args)
-        function = UNWRAPPED.get(name, op.op)
-        expected = function(*arguments, **sample.kwargs)
-        # Not as a full graph: `narrow` reads its start off a tensor in one sample.
-        called = torch.compile(lambda *a, _f=function, _k=sample.kwargs: _f(*a, **_k), backend=mojo_backend)
-        found = called(*arguments)
-        torch.testing.assert_close(found, expected)
-    assert lowered
 
 
 def test_all_missing_ops_are_named_at_once(lowered: list[Lowered]) -> None:

@@ -166,6 +166,7 @@ def test_shapes_reductions_and_indexing() -> None:
             0, rows.abs()[:, :, None].expand(2, 3, 5), v[:, :, 0], "amax", include_self=False
         ),
         "as strided": lambda x, *_: x.as_strided((2, 3), (7, 2), 4) * 2,
+        "write diagonal": lambda x, *_: x.transpose(0, 1).diagonal_scatter(x[:, :4, 0], 1, 0, 2),
         "write as strided": lambda x, *_: x.as_strided_scatter(x[:2, :3, 0], (2, 3), (7, 2), 4),
         "other dtype": lambda x, *_: functional.mse_loss(x, x.double() * 0.5),
         "index select": lambda x, rows, *_: x.index_select(1, rows[0].abs()),

@@ -196,10 +196,7 @@ def diagonal(node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: i
 
 
 def _memory_positions(node: Node, shape: Sequence[Dim], stride: Sequence[Any], offset: Any) -> TensorValue:
-    """Where in memory, in elements, those of a strided tensor of a shape are."""
-    fake = node.argument(0)
-    if not fake.is_contiguous():
-        raise NotImplementedError(f"{node.fx.target} of a tensor that is not contiguous")
+    """Where those of a strided tensor of a shape are among a contiguous tensor's elements."""
     position = node.tensor(offset or 0, DType.int64)
     for d, (length, step) in enumerate(zip(shape, stride, strict=True)):
         line = [Dim(1)] * len(shape)
@@ -213,6 +210,7 @@ def as_strided(
     node: Node, x: TensorValue, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> TensorValue:
     """Elements at equal steps in the memory of a contiguous tensor."""
+    _check_contiguous(node)
     positions = _memory_positions(node, node.shape, stride, storage_offset)
     return ops.gather(ops.reshape(x, [-1]), positions, axis=0)
 
@@ -227,10 +225,33 @@ def as_strided_scatter(
     storage_offset: Any = None,
 ) -> TensorValue:
     """A contiguous tensor with the elements at equal steps in its memory replaced."""
-    positions = _memory_positions(node, node.symbols.dims(size), stride, storage_offset)
+    _check_contiguous(node)
+    return _scatter(node, x, source, _memory_positions(node, node.symbols.dims(size), stride, storage_offset))
+
+
+def _check_contiguous(node: Node) -> None:
+    if not node.argument(0).is_contiguous():
+        raise NotImplementedError(f"{node.fx.target} of a tensor that is not contiguous")
+
+
+def _scatter(node: Node, x: TensorValue, source: TensorValue, positions: TensorValue) -> TensorValue:
+    """A tensor with the elements at positions among all of its own replaced."""
     table = ops.reshape(node.tensor(x), [-1, 1])
     places, rows = ops.reshape(positions, [-1]), ops.reshape(node.tensor(source), [-1, 1])
     return ops.reshape(custom_mojo_ops.scatter_rows(table, places, rows), node.shape)
+
+
+@lowering("diagonal_scatter.default")
+def diagonal_scatter(
+    node: Node, x: TensorValue, source: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorValue:
+    """A tensor with a diagonal replaced."""
+    stride = list(node.argument(0).contiguous().stride())
+    rows, columns = stride[dim1], stride[dim2]
+    kept = [stride[d] for d in range(x.rank) if d not in (dim1 % x.rank, dim2 % x.rank)]
+    begin = offset * columns if offset >= 0 else -offset * rows
+    shape = node.symbols.dims(node.argument(1).shape)
+    return _scatter(node, x, source, _memory_positions(node, shape, [*kept, rows + columns], begin))
 
 
 @lowering("copy.default")

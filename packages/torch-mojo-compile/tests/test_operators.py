@@ -1,0 +1,179 @@
+"""torch's operator database: what lowers, and that it computes what CPU torch does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from torch_mojo_compile import mojo_backend
+from torch_mojo_compile.graph import Lowered
+
+ENTRIES = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+
+# The database's own draws are not those of the generator in a graph.
+RANDOM = """
+    bernoulli cauchy exponential geometric log_normal nn.functional.alpha_dropout nn.functional.dropout
+    nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train normal.in_place
+    normal rand_like randint randint_like randn randn_like randperm uniform empty empty_like empty_permuted
+    empty_strided new_empty new_empty_strided nn.functional.rrelu
+"""
+
+REFUSED = {
+    "sizes, branches or numbers that depend on data": """
+        item allclose equal masked_select unique unique_consecutive nonzero argwhere bincount combinations
+        corrcoef cov bucketize nn.functional.one_hot nn.functional.gaussian_nll_loss nn.functional.ctc_loss
+        linalg.matrix_rank linalg.matrix_rank.hermitian
+    """,
+    "complex, sparse and resized tensors": """
+        view_as_complex complex polar cdouble cfloat chalf stft sparse.sampled_addmm sparse.mm.reduce to_sparse
+        resize_as_ fft.fft fft.fft2 fft.fftn fft.hfft fft.hfft2 fft.hfftn fft.rfft fft.rfft2 fft.rfftn fft.ifft
+        fft.ifft2 fft.ifftn fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn
+    """,
+    "factorizations": """
+        cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack logdet matrix_exp norm.nuc ormqr pca_lowrank
+        pinverse svd svd_lowrank triangular_solve linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det
+        linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex
+        linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.lu
+        linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve linalg.matrix_sqrth linalg.pinv linalg.pinv.hermitian
+        linalg.pinv.singular linalg.polar linalg.qr linalg.slogdet linalg.solve linalg.solve_ex
+        linalg.solve_triangular linalg.svd linalg.svdvals linalg.tensorinv linalg.tensorsolve
+    """,
+    "kernels that eager mode calls from Python, or does not have": """
+        _segment_reduce.lengths _segment_reduce.offsets cdist cummax cummin frexp hash_tensor histc histogram
+        histogramdd index_reduce.amax index_reduce.amin index_reduce.mean index_reduce.prod logcumsumexp
+        masked_scatter median mode multinomial nanmedian native_dropout_backward nn.functional.bilinear
+        nn.functional.embedding_bag nn.functional.linear_cross_entropy.chunked
+        nn.functional.linear_cross_entropy.chunked_none nn.functional.pdist nn.functional.rrelu nonzero_static
+        normal normal.number_mean put searchsorted
+    """,
+    "of CUDA alone": """
+        jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary
+        jiterator_binary_return_by_ref jiterator_unary
+    """,
+}
+"""Entries that do not lower for float32 or int64, by reason; one that does is an error."""
+
+ABSENT = {name: reason for reason, names in REFUSED.items() for name in names.split()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A sample of an entry.
+
+    Attributes:
+        name: The entry's.
+        function: Takes the tensors, returns the results that are tensors.
+        tensors: The sample's.
+    """
+
+    name: str
+    function: Callable[..., list[Tensor]]
+    tensors: list[Tensor]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def cases(name: str, dtype: torch.dtype, count: int) -> Iterator[Case]:
+    """Yields samples of an entry that have elements, spread over those of the database.
+
+    Args:
+        name: Of the entry.
+        dtype: Of the samples; one that the entry does not have has no samples.
+        count: How many, at most.
+    """
+    op = ENTRIES[name]
+    if dtype not in op.supported_dtypes("cpu"):
+        return
+    trees = [(sample.input, sample.args, sample.kwargs) for sample in op.sample_inputs("cpu", dtype)]
+    trees = [tree for tree in trees if all(tensor.numel() for tensor in _tensors(tree))]
+    for tree in trees[:: max(1, len(trees) // count)][:count]:
+        leaves, layout = pytree.tree_flatten(tree)
+
+        def function(*tensors: Tensor, _leaves: Any = leaves, _layout: Any = layout) -> list[Tensor]:
+            given = iter(tensors)
+            filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in _leaves]
+            first, args, kwargs = pytree.tree_unflatten(filled, _layout)
+            return _tensors(op(first, *args, **kwargs))
+
+        yield Case(name, function, [tensor.detach() for tensor in _tensors(tree)])
+
+
+@torch.no_grad()
+def compiled(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Compiles a function without dynamo, which does not trace what the database wraps functions in."""
+    graph = make_fx(function)(*[tensor.clone() for tensor in tensors])
+    call = mojo_backend(graph, [tensor.clone() for tensor in tensors])
+
+    def run(given: list[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            return list(call(*[tensor.clone() for tensor in given]))
+
+    return run
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_lowers_unless_declared_absent(name: str, lowered: list[Lowered]) -> None:
+    found = [case for dtype in (torch.float32, torch.int64) for case in cases(name, dtype, 1)]
+    if not found:
+        pytest.skip("no sample with elements of these dtypes")
+    refusals = []
+    for case in found:
+        try:
+            compiled(case.function, case.tensors)
+        except Exception as error:
+            refusals.append(error)
+            if name not in ABSENT:
+                raise
+    assert bool(refusals) == (name in ABSENT), "an entry that is declared absent lowers"
+
+
+def _batches(dtype: torch.dtype) -> list[list[str]]:
+    names = [
+        name
+        for name, op in ENTRIES.items()
+        if dtype in op.supported_dtypes("cpu") and name not in (*RANDOM.split(), *ABSENT)
+    ]
+    return [names[i : i + 100] for i in range(0, len(names), 100)]
+
+
+@pytest.mark.models
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("batch", range(6))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.bool], ids=str)
+def test_numbers_match_cpu(dtype: torch.dtype, batch: int) -> None:
+    """One model computes a hundred entries: compiling takes MAX seconds for any graph and little more for each op."""
+    batches = _batches(dtype)
+    if batch >= len(batches):
+        pytest.skip("fewer entries have this dtype")
+    cases: list[Case] = [case for name in batches[batch] for case in cases(name, dtype, 1)]
+    tensors = [tensor for case in cases for tensor in case.tensors]
+
+    def function(*given: Tensor) -> list[Tensor]:
+        results: list[Tensor] = []
+        remaining = list(given)
+        for case in cases:
+            count = len(case.tensors)
+            results += case.function(*remaining[:count])
+            remaining = remaining[count:]
+        return results
+
+    found = compiled(function, tensors)(tensors)
+    wrong = []
+    for case in cases:
+        expected = case.function(*case.tensors)
+        ours, found = found[: len(expected)], found[len(expected) :]
+        try:
+            torch.testing.assert_close(ours, expected, equal_nan=True, check_stride=False)
+        except AssertionError as error:
+            wrong.append(f"{case.name}: {error}")
+    assert not wrong, "\n".join(wrong)
