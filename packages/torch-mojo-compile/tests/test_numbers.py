@@ -171,6 +171,8 @@ def test_shapes_reductions_and_indexing() -> None:
         "other dtype": lambda x, *_: functional.mse_loss(x, x.double() * 0.5),
         "index select": lambda x, rows, *_: x.index_select(1, rows[0].abs()),
         "embedding": lambda x, rows, *_: functional.embedding(rows.abs(), x[:, 0]),
+        "embedding of one": lambda x, rows, *_: functional.embedding(rows[0, 1], x[:, 0]),
+        "index of one": lambda x, rows, *_: x[rows[0, 0], :, rows[0, 1]],
         "one hot": lambda x, rows, *_: functional.one_hot(rows.abs(), 5),
         "mm": lambda x, *_: x[0].t() @ x[1],
         "bmm": lambda x, *_: x @ x.transpose(1, 2),

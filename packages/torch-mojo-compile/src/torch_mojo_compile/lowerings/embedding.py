@@ -7,13 +7,13 @@ from typing import Any
 from max.graph import TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops
-from torch_mojo_compile.lowerings.table import Node, lowering
+from torch_mojo_compile.lowerings.table import Node, gather, lowering
 
 
 @lowering("embedding.default")
 def embedding(node: Node, weight: TensorValue, indices: TensorValue, *_: Any) -> TensorValue:
     """Rows of a table."""
-    return ops.gather(weight, indices, axis=0)
+    return gather(weight, indices, axis=0)
 
 
 @lowering("embedding_dense_backward.default")

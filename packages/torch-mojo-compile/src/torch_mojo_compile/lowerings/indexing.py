@@ -11,7 +11,7 @@ from max.dtype import DType
 from max.graph import Dim, TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops
-from torch_mojo_compile.lowerings.table import Node, cast, lowering
+from torch_mojo_compile.lowerings.table import Node, cast, gather, lowering
 
 
 @lowering("index_select.default")
@@ -130,7 +130,7 @@ class _Selection:
 def index(node: Node, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
     """Elements at positions that tensors give."""
     chosen = _Selection(node, x, indices)
-    rows = ops.gather(chosen.to_rows(x), chosen.positions, axis=0)
+    rows = gather(chosen.to_rows(x), chosen.positions, axis=0)
     kept = [node.symbols.dim(size) for size in chosen.kept_sizes]
     shaped = ops.reshape(rows, [*chosen.positions.shape, *kept])
     return ops.permute(shaped, chosen.order())

@@ -9,7 +9,7 @@ from max.dtype import DType
 from max.graph import Dim, StaticDim, TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops, values
-from torch_mojo_compile.lowerings.table import Node, lowering
+from torch_mojo_compile.lowerings.table import Node, gather, lowering
 
 
 @lowering(
@@ -173,7 +173,7 @@ def flip(node: Node, x: TensorValue, dims: Sequence[int]) -> TensorValue:
         size = TensorValue(x.shape[dim]).to(x.device)
         one = node.tensor(1, DType.int64)
         positions = size - one - _positions(node, x.shape[dim])
-        x = ops.gather(x, positions, axis=dim)
+        x = gather(x, positions, axis=dim)
     return x
 
 
@@ -192,7 +192,7 @@ def diagonal(node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: i
     flat = ops.reshape(values.permute(x, [*kept, dim1, dim2]), [*(x.shape[d] for d in kept), -1])
     first = node.tensor(offset if offset >= 0 else -offset * columns, DType.int64)
     step = node.tensor(columns + 1, DType.int64)
-    return ops.gather(flat, first + _positions(node, node.shape[-1]) * step, axis=len(kept))
+    return gather(flat, first + _positions(node, node.shape[-1]) * step, axis=len(kept))
 
 
 def _memory_positions(node: Node, shape: Sequence[Dim], stride: Sequence[Any], offset: Any) -> TensorValue:
@@ -212,7 +212,7 @@ def as_strided(
     """Elements at equal steps in the memory of a contiguous tensor."""
     _check_contiguous(node)
     positions = _memory_positions(node, node.shape, stride, storage_offset)
-    return ops.gather(ops.reshape(x, [-1]), positions, axis=0)
+    return gather(ops.reshape(x, [-1]), positions, axis=0)
 
 
 @lowering("as_strided_scatter.default", "prims.as_strided_scatter.default")
@@ -270,7 +270,7 @@ def roll(node: Node, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] 
         axis = dim % x.rank
         size = TensorValue(x.shape[axis]).to(x.device)
         moved = _positions(node, x.shape[axis]) - node.tensor(shift, DType.int64)
-        x = ops.gather(x, ops.mod(ops.mod(moved, size) + size, size), axis=axis)
+        x = gather(x, ops.mod(ops.mod(moved, size) + size, size), axis=axis)
     return ops.reshape(x, shape)
 
 

@@ -244,6 +244,13 @@ def cast(value: TensorValue, dtype: DType) -> TensorValue:
     return value if value.dtype == dtype else ops.cast(value, dtype)
 
 
+def gather(x: TensorValue, index: TensorValue, axis: int) -> TensorValue:
+    """Returns slices of a dimension; MAX has no gather by an index without dimensions."""
+    if index.rank:
+        return ops.gather(x, index, axis=axis)
+    return ops.squeeze(ops.gather(x, ops.reshape(index, [1]), axis=axis), axis)
+
+
 def lower_row(node: Node, *args: Any, **kwargs: Any) -> Any:
     """Calls the kernel of an op's row."""
     op = node.fx.target
@@ -341,6 +348,7 @@ __all__ = [
     "device_of",
     "expression",
     "find",
+    "gather",
     "lower_row",
     "lowered",
     "lowering",
