@@ -81,6 +81,14 @@ class Shim:
             ctypes.c_int32(promotes),
         )
 
+    def register_structured_form(self, overload: str) -> None:
+        """Registers the functional or in-place form of a structured op; see csrc/structured.cpp."""
+        self._call("torch_mojo_register_structured_form", overload.encode())
+
+    def take_trust(self) -> int:
+        """Returns whether such a form calls the out form that asks: torch has checked and allocated the outputs."""
+        return int(self._library.torch_mojo_take_trust())
+
     def register_autocast(self, name: str, policy: int) -> None:
         """Registers an autocast policy for an overload; see csrc/autocast.cpp."""
         self._call("torch_mojo_register_autocast", name.encode(), ctypes.c_int32(policy))

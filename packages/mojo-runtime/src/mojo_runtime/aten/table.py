@@ -14,6 +14,7 @@ INTEGRAL = ("uint8", "int8", "int16", "int32", "int64")
 BOOL = ("bool",)
 NUMERIC = FLOATING + INTEGRAL
 ALL = NUMERIC + BOOL
+MOVED = (*ALL, "uint64")  # of kernels that only move elements: they take complex64 as uint64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -60,3 +60,12 @@ std::vector<at::Tensor> infer_outputs(const c10::OperatorHandle& functional, con
 }
 
 }  // namespace torch_mojo
+
+// Registers the functional or in-place form of a structured op whose out form is a Python op.
+TORCH_MOJO_API int32_t torch_mojo_register_structured_form(const char* overload) {
+  using namespace torch_mojo;
+  return shield([&] { register_structured_form(overload); });
+}
+
+// Whether the out form that asks was called by such a form: torch has checked the arguments and allocated the outputs.
+TORCH_MOJO_API int32_t torch_mojo_take_trust() { return torch_mojo::TrustOutputs::take(); }

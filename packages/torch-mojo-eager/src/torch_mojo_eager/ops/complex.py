@@ -9,6 +9,8 @@ from torch import Tensor
 
 from torch_mojo_eager.ops.registry import complex_op, launch, op
 
+KERNELS = (("cat:cat[dtype={0}]", (("uint64",),)),)
+
 
 def _parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Views of the real and imaginary parts."""

@@ -6,14 +6,21 @@ from collections.abc import Sequence
 
 import torch
 
-from mojo_runtime.aten.table import ALL
+from mojo_runtime.aten.table import ALL, MOVED
 from torch_mojo_eager.ops.registry import launch, op
 
+_COMBINERS = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
+_SCATTER = "indexing.gather_scatter:scatter[dtype={{0}},index=int64,indices={},op={},source=tensor]"
 KERNELS = (
     ("unfold:unfold_backward[dtype={0}]", (ALL,)),
     ("indexing.masks:nonzero[dtype={0}]", (ALL,)),
-    ("indexing.masks:masked_select[dtype={0}]", (ALL,)),
-    ("indexing.masks:masked_select[dtype={0},scatters=yes]", (ALL,)),
+    ("indexing.masks:masked_select[dtype={0}]", (MOVED,)),
+    ("indexing.masks:masked_select[dtype={0},scatters=yes]", (MOVED,)),
+    *(
+        (_SCATTER.format(indices, action), (ALL,))
+        for indices in ("elements", "slices")
+        for action in sorted(set(_COMBINERS.values()))
+    ),
 )
 
 
@@ -84,9 +91,6 @@ def _neutral(reduce: str, dtype: torch.dtype) -> int | float | bool:
         return largest
     limits = torch.iinfo(dtype)
     return limits.max if largest else limits.min
-
-
-_COMBINERS = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "amax", "amin": "amin"}
 
 
 def _combine(
@@ -277,3 +281,10 @@ def scatter_of_number(
     """Adds or multiplies a number along a dimension."""
     src = torch.full(index.shape, value, dtype=self.dtype, device=self.device)
     return out.copy_(_scatter_combining(self, dim, index, src, reduce))
+
+
+@op("aten::narrow_copy.out")
+def narrow_copy_out(self: torch.Tensor, dim: int, start: int, length: int, *, out: torch.Tensor) -> torch.Tensor:
+    """A copy of a part of a dimension."""
+    part = self.narrow(dim, start, length)
+    return out.resize_(part.shape).copy_(part)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mojo_runtime.aten.table import ALL
+from mojo_runtime.aten.table import MOVED
 from torch_mojo_eager.ops.layout import suggested_memory_format
 from torch_mojo_eager.ops.registry import launch, op
 
-KERNELS = (("mapping:mapped_copy[dtype={0}]", (ALL,)),)
+KERNELS = (("mapping:mapped_copy[dtype={0}]", (MOVED,)),)
 
 _FLIP, _ROLL = 4, 5  # of mojo_kernels/resampling/axis.mojo
 

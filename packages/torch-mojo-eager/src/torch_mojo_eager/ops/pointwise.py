@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import launch, op
+
+KERNELS = (("pointwise.activation:activation[dtype={0},op=log_sigmoid]", (FLOATING,)),)
 
 
 @op("aten::clamp.Tensor_out")
@@ -32,3 +35,9 @@ def log_sigmoid_out(
 def log_sigmoid(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """log(sigmoid(x)), and an empty buffer."""
     return log_sigmoid_out(self, output=torch.empty_like(self), buffer=self.new_empty(0))
+
+
+@op("aten::mvlgamma.out")
+def mvlgamma_out(self: torch.Tensor, p: int, *, out: torch.Tensor) -> torch.Tensor:
+    """Logarithm of the multivariate gamma function, for which torch has a kernel only without `out`."""
+    return out.resize_(self.shape).copy_(torch.mvlgamma(self, p))

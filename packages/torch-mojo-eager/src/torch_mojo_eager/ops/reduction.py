@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mojo_runtime.aten.table import ALL, FLOATING
+from mojo_runtime.aten.table import ALL, FLOATING, INTEGRAL
 from torch_mojo_eager.ops.registry import launch, number, op
 
 KERNEL = "reduction.reduce:reduce"
@@ -14,6 +14,10 @@ KERNELS = (
     ("cumulative:extremum[dtype={0},op=cummax]", (ALL,)),
     ("cumulative:extremum[dtype={0},op=cummin]", (ALL,)),
     ("cumulative:cumulative[dtype={0},op=logcumsumexp,out={0}]", (FLOATING,)),
+    *((f"{KERNEL}[dtype={{0}},op={name},out={{0}}]", (FLOATING,)) for name in ("var", "std", "prod", "nansum")),
+    *((f"{KERNEL}[dtype={{0}},op={name},out={{0}},second={{0}}]", (FLOATING,)) for name in ("var_mean", "std_mean")),
+    *((f"{KERNEL}[dtype={{0}},op={name},out=int64]", ((*INTEGRAL, "bool"),)) for name in ("prod", "nansum")),
+    (f"{KERNEL}[dtype={{0}},op=count_nonzero,out=int64]", (ALL,)),
 )
 
 

@@ -268,6 +268,44 @@ def out_form(function: Function, name: str, outputs: tuple[str, ...]) -> Functio
     return call
 
 
+def structured_forms(name: str) -> tuple[str, ...]:
+    """Returns the functional and in-place forms of a Python op that is a structured op's out form, else nothing."""
+    key = "CompositeExplicitAutogradNonFunctional"
+    forms = tuple(form for form in forms_of(name) if form)
+    structured = forms and torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{forms[0]}", key)
+    return forms if structured else ()
+
+
+def _structured_out(function: Function, name: str, functional: str, take_trust: Callable[[], int]) -> Function:
+    """Returns the out form of a structured op with what torch does before it only for the other forms."""
+    outputs = [argument.name for argument in schema_of(name).arguments if argument.is_out]
+    packet, _, overload = functional.partition(".")
+    infer = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def to_meta(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {key: to_meta(value) for key, value in kwargs.items() if key not in outputs}
+        metas = infer(*(to_meta(value) for value in args), **given)
+        for output, meta in zip(outputs, metas if len(outputs) > 1 else (metas,), strict=True):
+            out = kwargs[output]
+            if out.dtype != meta.dtype:
+                raise RuntimeError(f"Expected out tensor to have dtype {meta.dtype}, but got {out.dtype} instead")
+            _check_output(name, out, ())
+            if out.shape != meta.shape:
+                out.resize_(meta.shape).as_strided_(meta.shape, meta.stride())
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not take_trust():
+            fit(args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
 def added_out_forms() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yields the out overloads that are made of Python ops: their names, the ops' and the outputs'."""
     python = python_ops()
@@ -297,6 +335,11 @@ def register_all(shim: Any, library: torch.library.Library) -> None:
             raise RuntimeError(f"aten::{row.name} has both a row and a Python op")
         register_row(shim, row)
     for name, function in python.items():
+        forms = structured_forms(name)
+        if forms:
+            function = _structured_out(function, name, forms[0], shim.take_trust)
+        for form in forms:
+            shim.register_structured_form(form)
         library.impl(name, function, "PrivateUse1")
     for out, name, outputs in added_out_forms():
         library.impl(out, out_form(python[name], out, outputs), "PrivateUse1")

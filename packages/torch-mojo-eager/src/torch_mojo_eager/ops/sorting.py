@@ -63,6 +63,17 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
     return picked if keepdim else (picked[0].squeeze(dim), picked[1].squeeze(dim))
 
 
+@op("aten::mode.values")
+def mode_out(
+    self: Tensor, dim: int = -1, keepdim: bool = False, *, values: Tensor, indices: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same into given tensors; torch's own kernel asks for its devices by name."""
+    results = mode(self, dim, keepdim)
+    for out, result in zip((values, indices), results, strict=True):
+        out.resize_(result.shape).copy_(result)
+    return values, indices
+
+
 # ---- distinct elements ---------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from mojo_runtime.aten import fill_key, key_template, rows
-from mojo_runtime.aten.table import ALL, FLOATING, NUMERIC, Row
+from mojo_runtime.aten.table import ALL, FLOATING, MOVED, NUMERIC, Row
 from torch_mojo_eager.ops import registry
 
 COPIED = (*ALL, "uint16", "uint32", "uint64", "complex64")
@@ -20,11 +20,11 @@ _SHIM: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("mojo_kernels.fill:fill[dtype={0}]", (ALL,)),
     ("mojo_kernels.convolution.convolve:convolve[dtype={0}]", ((*FLOATING, "int64"),)),
     ("mojo_kernels.convolution.weight:weight_gradient[dtype={0}]", ((*FLOATING, "int64"),)),
-    ("mojo_kernels.indexing.gather_scatter:gather[dtype={0},index=int64,indices=slices]", (ALL,)),
+    ("mojo_kernels.indexing.gather_scatter:gather[dtype={0},index=int64,indices=slices]", (MOVED,)),
     *(
-        (f"mojo_kernels.indexing.advanced:index[count={count},dtype={{0}},op={action}]", (ALL,))
-        for count in (1, 2)
-        for action in ("get", "set", "add")
+        (f"mojo_kernels.indexing.advanced:index[count={count},dtype={{0}},op={action}]", (dtypes,))
+        for count in (1, 2, 3)
+        for action, dtypes in (("get", MOVED), ("set", MOVED), ("add", ALL))
     ),
     ("mojo_kernels.attention.forward:forward[dtype={0}]", (FLOATING,)),
     ("mojo_kernels.attention.backward:backward[dtype={0}]", (FLOATING,)),
@@ -143,7 +143,8 @@ def listing() -> list[Listing]:
     for names, dtypes, doc in _CPP_OPS:
         lines.extend(Listing(name, dtypes, "native", doc) for name in names.split())
     for name, function in python.items():
-        lines.append(Listing(name, (), "Python", (function.__doc__ or "").partition("\n")[0]))
+        doc = (function.__doc__ or "").partition("\n")[0]
+        lines.extend(Listing(form, (), "Python", doc) for form in (name, *registry.structured_forms(name)))
     listed = {line.name for line in lines}
     for out, name, _ in registry.added_out_forms():
         if out not in listed:
