@@ -163,6 +163,24 @@ def test_generation_gives_the_tokens_of_eager(name: str) -> None:
     assert model.generate(**prompt, **options).tolist() == expected.tolist()
 
 
+def test_attention_drops_what_eager_mojo_drops() -> None:
+    x = torch.randn(3, 2, 4, 7, 8, device="mojo", requires_grad=True)
+
+    def attend(x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(*x.unbind(0), dropout_p=0.5, is_causal=True)
+
+    compiled = torch.compile(attend, backend=mojo_backend, fullgraph=True)
+    results = []
+    for call in (attend, compiled):
+        torch.manual_seed(5)
+        for _ in range(2):
+            output = call(x)
+            (gradient,) = torch.autograd.grad(output.square().sum(), x)
+            results.append((output.detach().cpu(), gradient.cpu()))
+    torch.testing.assert_close(results[2:], results[:2])
+    assert not torch.equal(results[0][0], results[1][0])
+
+
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_whole_step_in_one_function(optimizer: str) -> None:
     torch.manual_seed(0)

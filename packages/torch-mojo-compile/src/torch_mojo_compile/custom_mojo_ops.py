@@ -21,6 +21,9 @@ from torch_mojo_compile.kernel_calls import call_on_tensors
 Operand = TypeVar("Operand", TensorValue, torch.Tensor)
 Shape = Sequence[Any]
 """Sizes: ints, or dimensions of the graph."""
+Dropout = tuple[float, Any, Any]
+"""Of attention: the probability, and the seed and offset of the generator that drops."""
+NO_DROPOUT: Dropout = (0.0, 0, 0)
 Result = tuple[Shape, Any]
 """Sizes and dtype of an output."""
 
@@ -331,7 +334,14 @@ def _channel_gradients(
 
 
 def attention(
-    query: Operand, key: Operand, value: Operand, bias: Operand | None = None, *, is_causal: bool, scale: float
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    bias: Operand | None = None,
+    *,
+    is_causal: bool,
+    scale: float,
+    dropout: Dropout = NO_DROPOUT,
 ) -> tuple[Operand, Operand]:
     """Scaled dot-product attention that keeps no scores.
 
@@ -342,13 +352,15 @@ def attention(
         bias: Broadcastable to [batch, heads, queries, keys]: bool, float32 or the query's dtype.
         is_causal: Whether query i sees keys up to i only.
         scale: The factor of the scores.
+        dropout: The probability, and the generator's seed and offset: ints, or int64 values of the graph.
 
     Returns:
         [batch, heads, queries, value depth] and the scores' logsumexp [batch, heads, queries].
     """
     outputs = [([*query.shape[:3], value.shape[3]], query.dtype), (query.shape[:3], _wide(query))]
     inputs = [query, key, value, bias]
-    made = kernel("attention.forward:forward", outputs, inputs, _attention_scalars(is_causal, scale), dtype=query.dtype)
+    scalars = [is_causal, float(scale), *dropout]
+    made = kernel("attention.forward:forward", outputs, inputs, scalars, dtype=query.dtype)
     return made[0], made[1]
 
 
@@ -363,18 +375,13 @@ def attention_gradients(
     *,
     is_causal: bool,
     scale: float,
+    dropout: Dropout = NO_DROPOUT,
 ) -> list[Operand]:
     """The gradients of query, key and value; arguments as of `attention`, with what it returned and its gradient."""
     outputs = [(tensor.shape, tensor.dtype) for tensor in (query, key, value)]
     inputs = [grad, query, key, value, result, logsumexp, bias]
-    return kernel(
-        "attention.backward:backward", outputs, inputs, _attention_scalars(is_causal, scale), dtype=query.dtype
-    )
-
-
-def _attention_scalars(is_causal: bool, scale: float) -> list[Any]:
-    # The last three are the probability of dropout, seed and offset.
-    return [is_causal, float(scale), 0.0, 0, 0]
+    scalars = [is_causal, float(scale), *dropout]
+    return kernel("attention.backward:backward", outputs, inputs, scalars, dtype=query.dtype)
 
 
 def embedding_gradient(

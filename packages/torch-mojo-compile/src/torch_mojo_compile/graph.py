@@ -214,7 +214,7 @@ class GraphBuilder:
         """
         check_supported(self.module, self.name)
         used = self._plan_inputs()
-        is_random = any(node.target in random.OPS for node in self.module.graph.nodes)
+        is_random = any(map(random.draws, self.module.graph.nodes))
         constant = self._constant_nodes()
         types = list(self.types)
         if constant:
@@ -238,7 +238,7 @@ class GraphBuilder:
                     outputs, storages, mutations = self._outputs(node, graph)
         advance = None
         if is_random:
-            advances = [(evaluator(size, self.places), unroll) for size, unroll in state.advances]
+            advances = [(evaluator(size, self.places), words) for size, words in state.advances]
             advance = functools.partial(random.advance, advances)
         fakes = [node.meta.get("val") for node in self.module.graph.nodes]
         device = next((f.device for f in fakes if isinstance(f, torch.Tensor)), torch.device("cpu"))

@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from max.dtype import DType
-from max.graph import TensorValue
+from max.graph import TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops
+from torch_mojo_compile.lowerings import random
 from torch_mojo_compile.lowerings.table import Node, lowering
 
 
 def _scale(query: Any, scale: float | None) -> float:
     return float(query.shape[-1]) ** -0.5 if scale is None else scale
-
-
-def _refuse_dropout(dropout_p: float) -> None:
-    if dropout_p > 0:
-        raise NotImplementedError(
-            "fused attention with dropout can't be in a graph; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-        )
 
 
 @lowering("_scaled_dot_product_flash_attention_for_cpu.default")
@@ -34,8 +28,7 @@ def flash_attention_for_cpu(
     attn_mask: TensorValue | None = None,
     scale: float | None = None,
 ) -> list[TensorValue]:
-    """Attention and the logsumexp of its scores."""
-    _refuse_dropout(dropout_p)
+    """Attention and the logsumexp of its scores, without dropout: torch itself takes that apart on CPUs."""
     factor = _scale(node.argument(0), scale)
     return list(custom_mojo_ops.attention(query, key, value, attn_mask, is_causal=is_causal, scale=factor))
 
@@ -56,14 +49,13 @@ def flash_attention_for_cpu_backward(
     scale: float | None = None,
 ) -> list[TensorValue]:
     """The gradients of query, key and value."""
-    _refuse_dropout(dropout_p)
     factor = _scale(node.argument(1), scale)
     return custom_mojo_ops.attention_gradients(
         grad, query, key, value, out, logsumexp, attn_mask, is_causal=is_causal, scale=factor
     )
 
 
-@lowering("_scaled_dot_product_fused_attention_overrideable.default")
+@lowering(random.ATTENTION)
 def fused_attention(
     node: Node,
     query: TensorValue,
@@ -77,13 +69,17 @@ def fused_attention(
     scale: float | None = None,
 ) -> list[Any]:
     """Attention and the logsumexp of its scores, on mojo devices."""
-    _refuse_dropout(dropout_p)
-    fake = node.argument(0)
+    fake, keys = node.argument(0), node.argument(1).shape[-2]
+    seed = offset = node.tensor(0, DType.int64)
+    dropout = custom_mojo_ops.NO_DROPOUT
+    if dropout_p > 0:
+        seed, offset = random.attention_state(node, keys)
+        dropout = (dropout_p, seed, offset)
     output, logsumexp = custom_mojo_ops.attention(
-        query, key, value, attn_bias, is_causal=is_causal, scale=_scale(fake, scale)
+        query, key, value, attn_bias, is_causal=is_causal, scale=_scale(fake, scale), dropout=dropout
     )
-    zero = node.tensor(0, DType.int64)
-    return [output, logsumexp, None, None, fake.shape[-2], node.argument(1).shape[-2], zero, zero, None]
+    state = (ops.reshape(word, []) for word in (seed, offset))
+    return [output, logsumexp, None, None, fake.shape[-2], keys, *state, None]
 
 
 @lowering("_scaled_dot_product_fused_attention_overrideable_backward.default")
@@ -109,11 +105,11 @@ def fused_attention_backward(
     scale: float | None = None,
 ) -> list[Any]:
     """The gradients of query, key and value, on mojo devices."""
-    _refuse_dropout(dropout_p)
     if mask[3]:
         raise NotImplementedError("fused attention has no gradient of its bias; use SDPBackend.MATH")
     factor = _scale(node.argument(1), scale)
+    dropout = (dropout_p, seed, offset) if dropout_p > 0 else custom_mojo_ops.NO_DROPOUT
     grads = custom_mojo_ops.attention_gradients(
-        grad, query, key, value, out, logsumexp, attn_bias, is_causal=is_causal, scale=factor
+        grad, query, key, value, out, logsumexp, attn_bias, is_causal=is_causal, scale=factor, dropout=dropout
     )
     return [*grads, None]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from max.dtype import DType
-from max.graph import TensorValue, ops
+from max.graph import DeviceRef, TensorValue, ops
 
 from mojo_runtime import PhiloxGenerator
 from mojo_runtime.generator import BLOCK, words_per_thread
@@ -24,7 +24,9 @@ from torch_mojo_compile.lowerings.table import Node, lowering
 from torch_mojo_compile.symbols import Size
 
 OPS: set[Any] = set()
-"""The overloads that draw."""
+"""The overloads that draw whatever their arguments."""
+
+ATTENTION = "_scaled_dot_product_fused_attention_overrideable.default"
 
 
 @dataclasses.dataclass
@@ -34,12 +36,12 @@ class State:
     Attributes:
         words: Seed and offset, int64 [2] in host memory; None in a graph that draws nothing.
         offset: How far the ops up to now have moved the offset; an int, or a value of the graph.
-        advances: For each op its number of elements and how one computes the words from it.
+        advances: For each op a size and the function that computes from it how many words the op takes.
     """
 
     words: TensorValue | None
     offset: int | TensorValue = 0
-    advances: list[tuple[Size, int]] = dataclasses.field(default_factory=list)
+    advances: list[tuple[Size, Callable[[int], int]]] = dataclasses.field(default_factory=list)
 
 
 _state: contextvars.ContextVar[State] = contextvars.ContextVar("state")
@@ -64,10 +66,19 @@ def _random(*names: str) -> Callable[[Any], Any]:
     return lowering(*names)
 
 
-def advance(advances: Sequence[tuple[Callable[[Sequence[Any]], int], int]], arguments: Sequence[Any]) -> int:
+def draws(node: torch.fx.Node) -> bool:
+    """Whether a node moves the generator."""
+    if node.target is rows.overload(ATTENTION):
+        probability = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+        return isinstance(probability, float | int) and probability > 0
+    return node.target in OPS
+
+
+def advance(
+    advances: Sequence[tuple[Callable[[Sequence[Any]], int], Callable[[int], int]]], arguments: Sequence[Any]
+) -> int:
     """Returns how far a call moves the generator's offset."""
-    blocks = _max_blocks()
-    return sum(words_per_thread(numel(arguments), unroll, blocks) for numel, unroll in advances)
+    return sum(words(size(arguments)) for size, words in advances)
 
 
 @functools.cache
@@ -75,22 +86,41 @@ def _max_blocks() -> int:
     return PhiloxGenerator().max_blocks
 
 
-def _reserve(node: Node, numel: Size, unroll: int) -> list[Any]:
-    """Takes an op's part of the sequence; returns the kernel's first scalars: seed, offset, max_blocks."""
+def _take(size: Size, words: Callable[[int], int], in_graph: Callable[[], TensorValue]) -> list[TensorValue]:
+    """Takes an op's part of the sequence; returns seed and offset.
+
+    Args:
+        size: What the part's length depends on.
+        words: Computes the length.
+        in_graph: Computes it of a symbolic size.
+    """
     current = _state.get()
     assert current.words is not None
     seed, first = current.words[0], current.words[1]
-    blocks = _max_blocks()
     offset = first + current.offset if isinstance(current.offset, TensorValue) or current.offset else first
-    current.advances.append((numel, unroll))
-    if isinstance(numel, int):
-        current.offset = current.offset + words_per_thread(numel, unroll, blocks)
-    else:
-        current.offset = current.offset + _increment(node, numel, unroll, blocks)
-    return [seed, offset, blocks]
+    current.advances.append((size, words))
+    current.offset = current.offset + (words(size) if isinstance(size, int) else in_graph())
+    return [seed, offset]
 
 
-def _increment(node: Node, numel: torch.SymInt, unroll: int, blocks: int) -> TensorValue:
+def _reserve(node: Node, numel: Size, unroll: int) -> list[Any]:
+    """Takes the part of an op that draws for each element; returns the kernel's first scalars, the last max_blocks."""
+    blocks = _max_blocks()
+    words = functools.partial(words_per_thread, unroll=unroll, max_blocks=blocks)
+    return [*_take(numel, words, lambda: _increment(node, numel, unroll, blocks)), blocks]
+
+
+def attention_state(node: Node, keys: Size) -> list[TensorValue]:
+    """Takes the part of attention with dropout, which counts by four keys; returns seed and offset."""
+
+    def in_graph() -> TensorValue:
+        four = ops.constant(4, DType.int64, DeviceRef.CPU())
+        return ops.floor_div(TensorValue(node.dim(keys)) + (four - 1), four) * four
+
+    return _take(keys, lambda count: (count + 3) // 4 * 4, in_graph)
+
+
+def _increment(node: Node, numel: Size, unroll: int, blocks: int) -> TensorValue:
     """`words_per_thread` in the graph."""
 
     def constant(value: int) -> TensorValue:
