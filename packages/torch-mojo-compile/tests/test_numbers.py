@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torch_mojo_compile import Compilation, compilations, mojo_backend
+from torch_mojo_compile.executable import Executable
 from torch_mojo_compile.graph import dense_order
 
 Case = Callable[..., Any]
@@ -305,6 +307,31 @@ def test_mutation_and_random_numbers() -> None:
     assert first[2].data_ptr() == x.data_ptr(), "a view of an input is one"
     torch.manual_seed(3)
     torch.testing.assert_close(compiled(x, counter, buffer[:, ::2])[1], first[1])
+
+
+@pytest.mark.models
+@pytest.mark.timeout(1800)
+def test_async_goes_on_eagerly_and_changes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Executable] = []
+    run = Executable.run
+    monkeypatch.setattr(Executable, "run", lambda self, arguments: (runs.append(self), run(self, arguments))[1])
+    model = nn.Sequential(nn.Linear(5, 7), nn.SiLU(), nn.Linear(7, 3))
+    reference = copy.deepcopy(model)
+    # A number of this run, so that the graph is in no store.
+    factor = time.time()
+    compiled = torch.compile(lambda x: model(x) * factor / factor, backend=mojo_backend, options={"async": True})
+    x = torch.randn(4, 5)
+    steps = 0
+    while not runs:
+        for network, call in ((model, compiled), (reference, reference)):
+            network.zero_grad()
+            call(x).square().sum().backward()
+        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        steps += 1
+        time.sleep(0.05)
+    assert steps > 2, "the program did not wait"
+    assert not compilations()[-1].from_store
 
 
 def test_inputs_that_exchange_their_values() -> None:
