@@ -276,20 +276,20 @@ def _judge(entry: Any, sample: Any, host: Any, device: Any, theirs: Any, ours: A
         compare(process(ours), process(theirs), entry, lambda: process(exact()))
 
 
+def _exact(entry: Any, wide: Any, sample: Any) -> Any:
+    """The result in float64; there that of the database's own reference, SciPy's for special functions."""
+    if isinstance(entry, UnaryUfuncInfo) and entry.ref is not None and sample.input.dtype == torch.float64:
+        return torch.as_tensor(entry.ref(sample.input.detach().numpy()))
+    return _call(entry, wide)
+
+
 def _forward(entry: Any, sample: Any) -> None:
     host = _parts(sample)
     device = _device_parts(entry, host)
     wide = _widened(_clone(host))
     theirs = _reference(entry, _clone(host))
     ours = _call(entry, device)
-
-    def exact() -> Any:
-        # Of float64 the exact result is that of the database's own reference, SciPy's for special functions.
-        if isinstance(entry, UnaryUfuncInfo) and entry.ref is not None and sample.input.dtype == torch.float64:
-            return torch.as_tensor(entry.ref(sample.input.detach().numpy()))
-        return _call(entry, wide)
-
-    _judge(entry, sample, host, device, theirs, ours, exact)
+    _judge(entry, sample, host, device, theirs, ours, lambda: _exact(entry, wide, sample))
 
 
 def _out(entry: Any, sample: Any) -> None:
@@ -320,7 +320,7 @@ def _out(entry: Any, sample: Any) -> None:
             compare(*_without_ties(host[0], outputs, theirs), entry)
         else:
             process = sample.output_process_fn_grad
-            compare(process(outputs), process(theirs), entry, lambda: process(_call(entry, _widened(host))))
+            compare(process(outputs), process(theirs), entry, lambda: process(_exact(entry, _widened(host), sample)))
         for given, got in zip(tree_leaves(outputs), tree_leaves(result) if result is not None else (), strict=False):
             if given.data_ptr() != got.data_ptr():
                 raise Difference("returns another tensor than out")

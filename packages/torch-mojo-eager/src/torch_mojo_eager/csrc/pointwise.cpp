@@ -128,6 +128,8 @@ at::Tensor run_pointwise(PointwiseRow& row, const c10::FunctionSchema& schema, c
       inputs[1] = at::detail::empty_cpu({}, out.scalar_type());
       store_scalar(value, out.scalar_type(), inputs[1].mutable_data_ptr());
     } else if (inputs[1].scalar_type() != out.scalar_type()) {
+      // Complex numbers must be real ones, which only a look at them tells.
+      if (inputs[1].is_complex() && !out.is_complex()) check_number(inputs[1].item(), out.scalar_type());
       inputs[1] = inputs[1].toType(out.scalar_type());
     }
   }
