@@ -38,8 +38,9 @@ REFUSED = {
         fft.ifft2 fft.ifftn fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn
     """,
     "factorizations": """
-        cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack logdet matrix_exp norm.nuc ormqr pca_lowrank
-        pinverse svd svd_lowrank triangular_solve linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det
+        cholesky cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack logdet matrix_exp norm.nuc ormqr
+        pca_lowrank
+        pinverse qr svd svd_lowrank triangular_solve linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det
         linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex
         linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.lu
         linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve linalg.matrix_sqrth linalg.pinv linalg.pinv.hermitian

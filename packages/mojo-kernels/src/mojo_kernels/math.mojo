@@ -103,16 +103,12 @@ def exponent_bias[dtype: DType]() -> Int:
     return 127 if dtype == DType.float32 else 1023
 
 
-comptime ROUNDS_BFLOAT16 = CompilationTarget._has_feature["avx512bf16"]()
-"""Whether the target is an x86 CPU with an instruction that rounds float32 to bfloat16."""
-
-
 @inline(.always)
 def narrow[
     source: DType, w: SIMDLength, //, dtype: DType
 ](x: SIMD[source, w]) -> SIMD[dtype, w]:
-    """Rounds values to the type that is stored. For bfloat16 on x86 without an instruction for it, in integers: the compiler
-    would call a function for every element.
+    """Rounds values to the type that is stored. For bfloat16 on x86 in integers: the compiler calls a function for every
+    element, or uses an instruction that makes zeros of subnormal numbers.
 
     Parameters:
         source: The type of the values.
@@ -130,7 +126,6 @@ def narrow[
         and dtype == DType.bfloat16
         and not is_gpu()
         and CompilationTarget.is_x86()
-        and not ROUNDS_BFLOAT16
     ):
         var bits = bitcast[DType.uint32, w](x.cast[DType.float32]())
         var odd = (bits >> 16) & 1
