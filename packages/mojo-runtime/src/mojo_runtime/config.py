@@ -19,14 +19,16 @@ def _boolean(text: str) -> bool:
     return text.strip().lower() not in ("0", "false", "off", "no")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Parses a number that is 1 or more."""
     value = int(text)
     if value < 1:
         raise ValueError("must be 1 or more")
     return value
 
 
-def _path(text: str) -> Path:
+def path(text: str) -> Path:
+    """Parses the path of a file or folder."""
     return Path(text).expanduser().absolute()
 
 
@@ -93,31 +95,31 @@ class Config:
     )
     threads = Variable[int | None](
         "TORCH_MOJO_BACKEND_THREADS",
-        _positive,
+        positive,
         lambda: None,
         "Threads of a CPU kernel, the caller included. Default: the cores this process may use.",
     )
     cache_dir = Variable(
         "TORCH_MOJO_BACKEND_CACHE_DIR",
-        _path,
+        path,
         default_cache_dir,
         "Folder of compiled kernels. Default: torch-mojo-backend in the user's cache folder.",
     )
     compile_jobs = Variable[int | None](
         "TORCH_MOJO_BACKEND_COMPILE_JOBS",
-        _positive,
+        positive,
         lambda: None,
         "How many compilers run at the same time. Default: by cores and free memory.",
     )
     compiler = Variable[Path | None](
         "TORCH_MOJO_BACKEND_MOJO",
-        _path,
+        path,
         lambda: None,
         "The mojo executable. Default: the one installed beside this Python, then the one on PATH.",
     )
     include = Variable[tuple[Path, ...]](
         "TORCH_MOJO_BACKEND_INCLUDE",
-        lambda text: tuple(_path(part) for part in text.split(os.pathsep) if part),
+        lambda text: tuple(path(part) for part in text.split(os.pathsep) if part),
         tuple,
         f"Further folders, separated by {os.pathsep!r}, where the modules of kernels are found.",
     )
@@ -129,7 +131,7 @@ class Config:
     )
     trace_file = Variable[Path | None](
         "TORCH_MOJO_BACKEND_TRACE_FILE",
-        _path,
+        path,
         lambda: None,
         "A file that receives every compile event as a line of JSON.",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,7 +53,8 @@ def mojo_backend(
 
         return compile_graph
 
-    with _eager_backward():
+    # At once, so that the backward graph can be in one model with the forward one.
+    with functorch_config.patch(force_non_lazy_backward_lowering=True):
         compiled = aot_autograd(
             fw_compiler=compiler("forward"),
             bw_compiler=compiler("backward"),
@@ -64,10 +64,3 @@ def mojo_backend(
         )(module, example_inputs)
     unit.submit()
     return compiled
-
-
-@contextlib.contextmanager
-def _eager_backward() -> Any:
-    """Has AOTAutograd compile the backward graph at once, so that it can be in one model with the forward one."""
-    with functorch_config.patch(force_non_lazy_backward_lowering=True):
-        yield

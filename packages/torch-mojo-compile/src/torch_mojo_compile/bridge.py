@@ -32,6 +32,15 @@ _MAXIMUM_OUTPUTS = 5
 _MAXIMUM_INPUTS = 12
 _GLOBAL = b"torch_mojo_compile.call_site"
 
+
+def _codes() -> str:
+    """The branches of `code` below, one for each dtype that MAX has too."""
+    dtypes = {name: number for name, number in _native.DTYPE_CODES.items() if not name.startswith("complex")}
+    branches = [f"if dtype == DType.{name}:\n        return {number}\n" for name, number in dtypes.items()]
+    last = 'else:\n        comptime assert False, "a dtype that kernels do not know"\n        return 0'
+    return "comptime " + "    el".join(branches) + "    " + last
+
+
 _HEADER = '''"""Ops that call compiled kernels; written by torch_mojo_compile.bridge."""
 
 import extensibility
@@ -48,34 +57,7 @@ comptime CallSite = def(Int, Int, Int64, Int, Int, Int64) abi("C") thin -> Int32
 
 def code[dtype: DType]() -> Int64:
     """The runtime's number of a dtype, MojoDType in C."""
-    comptime if dtype == DType.uint8:
-        return 0
-    elif dtype == DType.int8:
-        return 1
-    elif dtype == DType.int16:
-        return 2
-    elif dtype == DType.int32:
-        return 3
-    elif dtype == DType.int64:
-        return 4
-    elif dtype == DType.float16:
-        return 5
-    elif dtype == DType.float32:
-        return 6
-    elif dtype == DType.float64:
-        return 7
-    elif dtype == DType.bool:
-        return 11
-    elif dtype == DType.bfloat16:
-        return 15
-    elif dtype == DType.uint16:
-        return 27
-    elif dtype == DType.uint32:
-        return 28
-    else:
-        comptime assert dtype == DType.uint64, "a dtype that kernels do not know"
-        return 29
-
+    CODES
 
 def call[target: StaticString, site: StaticString](operands: Int, count: Int, context: Int) raises:
     """Hands the operands to the runtime."""
@@ -94,7 +76,7 @@ def call[target: StaticString, site: StaticString](operands: Int, count: Int, co
     # Reads, so that the buffer lives until here: its address alone does not keep it.
     if status != 0 or message[MESSAGE - 1] != 0:
         raise Error(failure)
-'''
+'''.replace("CODES", _codes())
 
 _OPERAND = """        words[WORDS * {i}] = Int64(Int({name}.unsafe_ptr()))
         words[WORDS * {i} + 1] = code[{name}.dtype]()

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mojo_runtime.config import Config, Variable
+from mojo_runtime.config import Config, Variable, path, positive
 from mojo_runtime.config import config as runtime_config
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser().absolute()
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("must be 1 or more")
-    return value
 
 
 class CompileConfig(Config):
@@ -24,19 +13,19 @@ class CompileConfig(Config):
 
     dump = Variable[Path | None](
         "TORCH_MOJO_COMPILE_DUMP",
-        _path,
+        path,
         lambda: None,
         "A folder that receives, for each compilation, the FX graphs, the MAX graphs and the timings.",
     )
     graph_cache_dir = Variable[Path | None](
         "TORCH_MOJO_COMPILE_CACHE_DIR",
-        _path,
+        path,
         lambda: None,
         "Folder of compiled models. Default: graphs in the runtime's cache folder.",
     )
     workers = Variable[int | None](
         "TORCH_MOJO_COMPILE_JOBS",
-        _positive,
+        positive,
         lambda: None,
         "How many models may be compiled at the same time. Default: 1 for each 8 GiB of memory, at most the cores.",
     )

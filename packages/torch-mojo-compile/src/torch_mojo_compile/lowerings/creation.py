@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from max.dtype import DType
-from max.graph import Dim, TensorValue, ops
+from max.graph import TensorValue, ops
 
 from torch_mojo_compile.lowerings.table import Node, lowering
 
@@ -55,7 +55,7 @@ def arange(node: Node, *bounds: Any, **_: Any) -> TensorValue:
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     size = node.shape[0]
     dtype = node.dtype
-    positions = ops.range(0, TensorValue(size), 1, out_dim=size, dtype=_counting(node), device=node.device)
+    positions = node.positions(size, _counting(node))
     scaled = positions if step == 1 else positions * node.tensor(step, positions.dtype)
     shifted = scaled if isinstance(start, int) and start == 0 else scaled + node.tensor(start, positions.dtype)
     return ops.cast(shifted, dtype)
@@ -71,8 +71,5 @@ def eye(node: Node, *_: Any, **__: Any) -> TensorValue:
     """Ones on the diagonal."""
     rows, columns = node.shape
 
-    def line(size: Dim, shape: list[Any]) -> TensorValue:
-        positions = ops.range(0, TensorValue(size), 1, out_dim=size, dtype=DType.int64, device=node.device)
-        return ops.reshape(positions, shape)
-
-    return ops.cast(ops.equal(line(rows, [rows, 1]), line(columns, [1, columns])), node.dtype)
+    line, column = ops.reshape(node.positions(rows), [rows, 1]), ops.reshape(node.positions(columns), [1, columns])
+    return ops.cast(ops.equal(line, column), node.dtype)

@@ -67,7 +67,7 @@ def rounded(node: Node, x: TensorValue) -> TensorValue:
     """Rounds floats; integers are whole already."""
     if x.dtype.is_integral():
         return x
-    name = node.fx.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    name = node.name
     return UNARY[name][0](x)
 
 
@@ -188,7 +188,7 @@ lowering("bitwise_xor.Tensor")(_bitwise(ops.logical_xor, "Bits set in just one."
 @lowering("bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar")
 def bitwise_scalar(node: Node, x: TensorValue, other: Any) -> TensorValue:
     """Bits of a tensor and a number."""
-    name = node.fx.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    name = node.name
     value = node.tensor(other)
     if node.dtype == DType.bool:
         function = {"bitwise_and": ops.logical_and, "bitwise_or": ops.logical_or, "bitwise_xor": ops.logical_xor}
@@ -289,7 +289,7 @@ def lerp(node: Node, start: TensorValue, end: TensorValue, weight: Any) -> Tenso
 @lowering("remainder.Scalar", "fmod.Scalar")
 def remainder_scalar(node: Node, x: TensorValue, other: Any) -> TensorValue:
     """Remainder of a division by a number."""
-    name = node.fx.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    name = node.name
     return custom_mojo_ops.binary(name, node.tensor(x), node.tensor(other), node.shape)
 
 

@@ -71,14 +71,14 @@ def amax(node: Node, x: TensorValue, dim: Sequence[int] = (), keepdim: bool = Fa
 @lowering("max.default", "min.default")
 def max_(node: Node, x: TensorValue) -> TensorValue:
     """Maximum or minimum of all elements."""
-    name = node.fx.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    name = node.name
     return custom_mojo_ops.reduce(f"a{name}", x, range(x.rank), [])
 
 
 @lowering("any.dims", "all.dims", "any.default", "all.default")
 def any_(node: Node, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
     """Whether any or every element is not zero."""
-    is_any = node.fx.target._schema.name == "aten::any"  # type: ignore[union-attr]
+    is_any = node.name == "any"
     truth = cast(cast(x, DType.bool), DType.int32)
     function = ops.max if is_any else ops.min
     for axis in _axes(x.rank, dim) if x.rank else []:

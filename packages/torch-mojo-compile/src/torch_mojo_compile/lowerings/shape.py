@@ -172,14 +172,9 @@ def flip(node: Node, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     for dim in {d % x.rank for d in dims}:
         size = TensorValue(x.shape[dim]).to(x.device)
         one = node.tensor(1, DType.int64)
-        positions = size - one - _positions(node, x.shape[dim])
+        positions = size - one - node.positions(x.shape[dim])
         x = gather(x, positions, axis=dim)
     return x
-
-
-def _positions(node: Node, size: Dim) -> TensorValue:
-    """0, 1, ... up to a size, int64."""
-    return ops.range(0, TensorValue(size), 1, out_dim=size, dtype=DType.int64, device=node.device)
 
 
 @lowering("diagonal.default", "diagonal_copy.default")
@@ -192,7 +187,7 @@ def diagonal(node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: i
     flat = ops.reshape(values.permute(x, [*kept, dim1, dim2]), [*(x.shape[d] for d in kept), -1])
     first = node.tensor(offset if offset >= 0 else -offset * columns, DType.int64)
     step = node.tensor(columns + 1, DType.int64)
-    return gather(flat, first + _positions(node, node.shape[-1]) * step, axis=len(kept))
+    return gather(flat, first + node.positions(node.shape[-1]) * step, axis=len(kept))
 
 
 def _memory_positions(node: Node, shape: Sequence[Dim], stride: Sequence[Any], offset: Any) -> TensorValue:
@@ -201,7 +196,7 @@ def _memory_positions(node: Node, shape: Sequence[Dim], stride: Sequence[Any], o
     for d, (length, step) in enumerate(zip(shape, stride, strict=True)):
         line = [Dim(1)] * len(shape)
         line[d] = length
-        position = position + ops.reshape(_positions(node, length), line) * node.tensor(step, DType.int64)
+        position = position + ops.reshape(node.positions(length), line) * node.tensor(step, DType.int64)
     return ops.broadcast_to(position, shape) if len(shape) else position
 
 
@@ -269,7 +264,7 @@ def roll(node: Node, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] 
     for shift, dim in zip(shifts, dims, strict=True):
         axis = dim % x.rank
         size = TensorValue(x.shape[axis]).to(x.device)
-        moved = _positions(node, x.shape[axis]) - node.tensor(shift, DType.int64)
+        moved = node.positions(x.shape[axis]) - node.tensor(shift, DType.int64)
         x = gather(x, ops.mod(ops.mod(moved, size) + size, size), axis=axis)
     return ops.reshape(x, shape)
 
@@ -293,7 +288,7 @@ def slice_scatter(
         if not (isinstance(rest, int) and rest == 0):
             parts.append(_narrow(node, node.tensor(x), dim, begin + length, rest))
         return parts[0] if len(parts) == 1 else ops.concat(parts, dim)
-    positions = _positions(node, node.symbols.dim(length)) * node.tensor(step, DType.int64)
+    positions = node.positions(node.symbols.dim(length)) * node.tensor(step, DType.int64)
     positions = positions + node.tensor(begin, DType.int64)
     shape = [Dim(1)] * x.rank
     shape[dim] = node.symbols.dim(length)

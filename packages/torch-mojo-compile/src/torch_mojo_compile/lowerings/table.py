@@ -109,6 +109,11 @@ class Node:
     symbols: Symbols
 
     @property
+    def name(self) -> str:
+        """The op's name, without its overload's."""
+        return self.fx.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr, no-any-return]
+
+    @property
     def fake(self) -> Any:
         """The traced result: a fake tensor, or a tuple of them."""
         return self.fx.meta["val"]
@@ -178,6 +183,10 @@ class Node:
                 result = result + other if isinstance(expr, sympy.Add) else result * other
             return result
         return ops.cast(TensorValue(self.symbols.dim(expr)), dtype).to(self.device)
+
+    def positions(self, size: Dim, dtype: DType = DType.int64) -> TensorValue:
+        """0, 1, ... up to a size."""
+        return ops.range(0, TensorValue(size), 1, out_dim=size, dtype=dtype, device=self.device)
 
     def dim(self, size: Any) -> Dim:
         """A size as a dimension."""
