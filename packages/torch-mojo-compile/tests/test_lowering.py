@@ -71,6 +71,10 @@ class Wrapped(torch.Tensor):
     def __init__(self, inner: torch.Tensor) -> None:
         self.inner = inner
 
+    def __repr__(self) -> str:  # type: ignore[override]
+        # Dynamo logs tensors that have no numbers yet.
+        return f"Wrapped({list(self.shape)})"
+
     def __tensor_flatten__(self) -> Any:
         return ["inner"], None
 
