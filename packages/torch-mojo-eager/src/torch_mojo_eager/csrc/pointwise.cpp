@@ -99,8 +99,9 @@ std::shared_ptr<PointwiseRow> make_pointwise_row(const std::string& name, const 
     const auto position = schema.argumentIndexWithName(scalar);
     TORCH_CHECK(position, "mojo: aten::", name, " has no argument ", scalar);
     row->scalars.push_back(*position);
-    // The limits of hardtanh are int64 to torch, whatever the integers' dtype.
-    row->numbers.push_back(name.rfind("hardtanh", 0) != 0 && holds_number(*schema.arguments()[*position].type()));
+    // Limits may be outside of the dtype: those of hardtanh are int64 to torch, those of clamp its kernel checks.
+    const bool is_limit = name.rfind("hardtanh", 0) == 0 || name.rfind("clamp", 0) == 0;
+    row->numbers.push_back(!is_limit && holds_number(*schema.arguments()[*position].type()));
   }
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto* alias = schema.arguments()[i].alias_info();
