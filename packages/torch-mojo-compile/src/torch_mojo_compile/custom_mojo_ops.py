@@ -76,7 +76,7 @@ def _only(like: Operand, results: Sequence[Any]) -> Operand:
     return result
 
 
-def _wide(value: Any) -> Any:
+def statistics_dtype(value: Any) -> Any:
     """The dtype of statistics: float64 for float64, else float32."""
     if isinstance(value, TensorValue):
         return DType.float64 if value.dtype == DType.float64 else DType.float32
@@ -179,7 +179,7 @@ def layer_norm(
     Returns:
         The result, the mean and the reciprocal deviation, which are float32 for half types.
     """
-    outputs = [(x.shape, x.dtype), (statistics, _wide(x)), (statistics, _wide(x))]
+    outputs = [(x.shape, x.dtype), (statistics, statistics_dtype(x)), (statistics, statistics_dtype(x))]
     inputs = [x, weight, bias]
     scalars = [rows, columns, float(eps)]
     made = kernel("normalization.layer_norm:forward", outputs, inputs, scalars, contiguous=True, dtype=x.dtype)
@@ -241,7 +241,8 @@ def batch_norm(
         None where there are no old ones.
     """
     channels = [x.shape[1]]
-    outputs: list[Result | None] = [(x.shape, x.dtype), (channels, _wide(x)), (channels, _wide(x))]
+    statistics: Result = (channels, statistics_dtype(x))
+    outputs: list[Result | None] = [(x.shape, x.dtype), statistics, statistics]
     outputs += [None if old is None else (channels, old.dtype) for old in (running_mean, running_var)]
     inputs = [x, weight, bias, running_mean, running_var]
     parameters = {"dtype": x.dtype, "parameter": _dtype_of_parameters(x, *inputs[1:])}
@@ -293,7 +294,7 @@ def group_norm(
     Returns:
         The result; mean and reciprocal deviation [batch, groups], which are float32 for half types.
     """
-    statistics = ([x.shape[0], groups], _wide(x))
+    statistics = ([x.shape[0], groups], statistics_dtype(x))
     outputs = [(x.shape, x.dtype), statistics, statistics]
     parameters = {"dtype": x.dtype, "parameter": _dtype_of_parameters(x, weight, bias)}
     inputs, scalars = [x, weight, bias], [groups, float(eps)]
@@ -357,7 +358,7 @@ def attention(
     Returns:
         [batch, heads, queries, value depth] and the scores' logsumexp [batch, heads, queries].
     """
-    outputs = [([*query.shape[:3], value.shape[3]], query.dtype), (query.shape[:3], _wide(query))]
+    outputs = [([*query.shape[:3], value.shape[3]], query.dtype), (query.shape[:3], statistics_dtype(query))]
     inputs = [query, key, value, bias]
     scalars = [is_causal, float(scale), *dropout]
     made = kernel("attention.forward:forward", outputs, inputs, scalars, dtype=query.dtype)

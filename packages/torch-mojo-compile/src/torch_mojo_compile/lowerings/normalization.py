@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from max.dtype import DType
 from max.graph import TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops
+from torch_mojo_compile.custom_mojo_ops import statistics_dtype
 from torch_mojo_compile.lowerings.table import Node, cast, lowering
 
 
@@ -60,15 +60,10 @@ def native_layer_norm_backward(
     )
 
 
-def _wide(x: TensorValue) -> DType:
-    """The dtype that statistics of a tensor are computed in."""
-    return DType.float64 if x.dtype == DType.float64 else DType.float32
-
-
 def _parameters(x: TensorValue, *given: TensorValue | None) -> list[TensorValue | None]:
     """Weights and running statistics in one dtype: theirs where it is one, else that of statistics."""
     dtypes = {tensor.dtype for tensor in given if tensor is not None}
-    dtype = dtypes.pop() if len(dtypes) == 1 else _wide(x)
+    dtype = dtypes.pop() if len(dtypes) == 1 else statistics_dtype(x)
     return [None if tensor is None else cast(tensor, dtype) for tensor in given]
 
 
@@ -123,7 +118,7 @@ def batch_norm_backward(
     """The gradients of batch norm's input, weight and bias."""
     if training:
         running_mean = running_var = None
-        save_mean, save_rstd = (None if t is None else cast(t, _wide(x)) for t in (save_mean, save_rstd))
+        save_mean, save_rstd = (None if t is None else cast(t, statistics_dtype(x)) for t in (save_mean, save_rstd))
     else:
         save_mean = save_rstd = None
     weight, running_mean, running_var = _parameters(x, weight, running_mean, running_var)
@@ -171,7 +166,7 @@ def group_norm_backward(
 ) -> list[TensorValue | None]:
     """The gradients of group norm's input, weight and bias."""
     dense_grad, dense = (_with_batch(node, t, batch, channels, positions) for t in (cast(grad, x.dtype), x))
-    statistics = (cast(mean, _wide(x)), cast(rstd, _wide(x)))
+    statistics = (cast(mean, statistics_dtype(x)), cast(rstd, statistics_dtype(x)))
     (weight,) = _parameters(x, weight)
     results = custom_mojo_ops.group_norm_gradients(dense_grad, dense, statistics, weight, groups, mask)
     return [None if results[0] is None else ops.reshape(results[0], x.shape), *results[1:]]
