@@ -163,8 +163,8 @@ def test_generation_gives_the_tokens_of_eager(name: str) -> None:
     assert model.generate(**prompt, **options).tolist() == expected.tolist()
 
 
-def test_attention_drops_what_eager_mojo_drops() -> None:
-    x = torch.randn(3, 2, 4, 7, 8, device="mojo", requires_grad=True)
+def test_attention_drops_what_eager_mojo_drops(device: torch.device) -> None:
+    x = torch.randn(3, 2, 4, 7, 8, device=device, requires_grad=True)
 
     def attend(x: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(*x.unbind(0), dropout_p=0.5, is_causal=True)
