@@ -17,17 +17,21 @@ from torch_mojo_compile.graph import COPY, is_lowered
 
 
 def can_be_compiled(node: torch.fx.Node) -> bool:
-    """Whether a node can be part of a MAX graph: it has a lowering, and all its tensors have dtypes that MAX has."""
+    """Whether a node can be part of a MAX graph: it has a lowering, and MAX has all its values."""
     values = [node.meta.get("val"), *(argument.meta.get("val") for argument in node.all_input_nodes)]
     flat = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
-    dtypes = all(is_supported(item.dtype) for item in flat if isinstance(item, torch.Tensor))
+    allowed = all(is_supported(item.dtype) for item in flat if isinstance(item, torch.Tensor))
+    allowed &= not any(isinstance(item, torch.SymFloat) for item in flat)
     # Writes to inputs stay outside, after everything that reads them.
-    return node.op == "call_function" and dtypes and node.target is not COPY and is_lowered(node)
+    return node.op == "call_function" and allowed and node.target is not COPY and is_lowered(node)
 
 
 class _Support(OperatorSupportBase):
+    def __init__(self, refused: set[str]) -> None:
+        self.refused = refused
+
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        return can_be_compiled(node)
+        return node.name not in self.refused and can_be_compiled(node)
 
 
 class _Part(torch.nn.Module):
@@ -45,30 +49,35 @@ class _Part(torch.nn.Module):
 
 
 def with_eager_parts(
-    graph: torch.fx.GraphModule, name: str, compile_part: Callable[[torch.fx.GraphModule], Executable]
+    graph: torch.fx.GraphModule,
+    name: str,
+    find_refused: Callable[[torch.fx.GraphModule], list[torch.fx.Node]],
+    compile_part: Callable[[torch.fx.GraphModule], Executable],
 ) -> Callable[[list[Any]], Any]:
     """Compiles what can be compiled of a graph.
 
     Args:
         graph: Of aten ops.
         name: For the message that says what runs eagerly.
+        find_refused: Lowers a part to nowhere; returns the nodes that this fails at.
         compile_part: Lowers a part.
 
     Returns:
         A function that takes the list of the graph's arguments, which it empties, and returns its results.
     """
-    missing = collections.Counter(
-        str(node.target) for node in graph.graph.nodes if node.op == "call_function" and not can_be_compiled(node)
-    )
-    partitioner = CapabilityBasedPartitioner(graph, _Support(), allows_single_node_partition=True)
-    fused = partitioner.fuse_partitions(partitioner.propose_partitions())
-    parts = [node for node in fused.graph.nodes if node.op == "call_module"]
-    for node in parts:
-        part = fused.get_submodule(str(node.target))
-        assert isinstance(part, torch.fx.GraphModule)
+    refused: set[str] = set()
+    while True:
+        # Parts keep the names of their nodes.
+        fused, parts = _cut(graph, refused)
+        found = {node.name for part in parts.values() for node in find_refused(part)}
+        if not found:
+            break
+        refused |= found
+    for target, part in parts.items():
         single = not isinstance(part.graph.output_node().args[0], list | tuple)
-        setattr(fused, str(node.target), _Part(compile_part(part), single))
-    counts = ", ".join(f"{op} (x{count})" for op, count in sorted(missing.items()))
+        setattr(fused, target, _Part(compile_part(part), single))
+    eager = collections.Counter(str(node.target) for node in fused.graph.nodes if node.op == "call_function")
+    counts = ", ".join(f"{op} (x{count})" for op, count in sorted(eager.items()))
     report.warn(f"{name}: {len(parts)} compiled parts; run eagerly: {counts}")
 
     def run(arguments: list[Any]) -> Any:
@@ -79,3 +88,17 @@ def with_eager_parts(
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _cut(
+    graph: torch.fx.GraphModule, refused: set[str]
+) -> tuple[torch.fx.GraphModule, dict[str, torch.fx.GraphModule]]:
+    """Makes submodules of what can be compiled; returns a graph that calls them, and the submodules by target."""
+    nodes = torch.fx.Graph()
+    nodes.output(nodes.graph_copy(graph.graph, {}))
+    partitioner = CapabilityBasedPartitioner(
+        torch.fx.GraphModule(graph, nodes), _Support(refused), allows_single_node_partition=True
+    )
+    fused = partitioner.fuse_partitions(partitioner.propose_partitions())
+    targets = [str(node.target) for node in fused.graph.nodes if node.op == "call_module"]
+    return fused, {target: fused.get_submodule(target) for target in targets}  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import operator
@@ -30,6 +29,7 @@ from torch_mojo_compile.dtypes import is_supported, to_max
 from torch_mojo_compile.errors import LoweringError, UnsupportedOps
 from torch_mojo_compile.lowerings import random
 from torch_mojo_compile.lowerings.table import INTEGER_ARITHMETIC, Node, cast, device_of, find
+from torch_mojo_compile.refusals import Refusals, user_line
 from torch_mojo_compile.symbols import Place, Symbols, evaluator, expression, hint
 
 COPY = torch.ops.aten.copy_.default
@@ -130,50 +130,24 @@ def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(order.index(d) for d in range(len(order)))
 
 
-def _where(node: torch.fx.Node) -> str:
-    """The user's line that a node comes from."""
-    trace = node.meta.get("stack_trace")
-    lines = [line for line in (trace or "").strip().splitlines() if line.strip()]
-    return "\n".join(lines[-2:]) if lines else "  (no source line is known)"
+def is_lowered(node: torch.fx.Node) -> bool:
+    """Whether a node that calls a function can be part of a MAX graph."""
+    return node.target in (operator.getitem, COPY, *INTEGER_ARITHMETIC) or find(node.target) is not None
 
 
-def check_supported(module: torch.fx.GraphModule, name: str) -> None:
-    """Finds everything in a graph that can't be lowered.
-
-    Raises:
-        UnsupportedOps: Names each op with how often it occurs and a line of the user's.
-    """
-    missing: collections.Counter[str] = collections.Counter()
-    places: dict[str, str] = {}
-
-    def note(what: str, node: torch.fx.Node) -> None:
-        missing[what] += 1
-        places.setdefault(what, _where(node))
-
+def check_values(module: torch.fx.GraphModule, refusals: Refusals) -> bool:
+    """Notes what can't be a value of a MAX graph; returns whether there is none of it."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, torch.Tensor):
                 if item.device.type == "meta":
-                    note("tensors without data, of the meta device", node)
+                    refusals.note("tensors without data, of the meta device", node)
                 elif not is_supported(item.dtype):
-                    note(f"{item.dtype} tensors", node)
+                    refusals.note(f"{item.dtype} tensors", node)
         if isinstance(value, torch.SymFloat) and node.op == "placeholder":
-            note("float arguments that change from call to call", node)
-        if node.op == "call_function" and not is_lowered(node):
-            note(str(node.target), node)
-    if missing:
-        lines = [f"{what} (x{count})\n{places[what]}" for what, count in sorted(missing.items())]
-        raise UnsupportedOps(
-            f"mojo_backend can't lower {len(missing)} things in the graph {name}:\n"
-            + "\n".join(lines)
-            + '\nUse options={"fallback": "eager"} to run these eagerly, between compiled parts.'
-        )
-
-
-def is_lowered(node: torch.fx.Node) -> bool:
-    """Whether a node that calls a function can be part of a MAX graph."""
-    return node.target in (operator.getitem, COPY, *INTEGER_ARITHMETIC) or find(node.target) is not None
+            refusals.note("float arguments that change from call to call", node)
+    return not refusals
 
 
 class GraphBuilder:
@@ -204,15 +178,20 @@ class GraphBuilder:
         }
         self.places: dict[sympy.Symbol, Place] = {}
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.refusals = Refusals(name)
 
     def build(self) -> Lowered:
         """Makes the MAX graph.
 
         Raises:
-            UnsupportedOps: See `check_supported`.
+            UnsupportedOps: Names each op without a lowering with how often it occurs and a line of the user's.
             LoweringError: A lowering failed.
         """
-        check_supported(self.module, self.name)
+        if not check_values(self.module, self.refusals):
+            for node in self.module.graph.nodes:
+                if node.op == "call_function" and not is_lowered(node):
+                    self.refusals.note(str(node.target), node)
+            self.refusals.raise_if_any()
         used = self._plan_inputs()
         is_random = any(map(random.draws, self.module.graph.nodes))
         constant = self._constant_nodes()
@@ -235,6 +214,7 @@ class GraphBuilder:
                 elif node.op == "get_attr":
                     self.values[node] = self._constant(node)
                 elif node.op == "output":
+                    self.refusals.raise_if_any()
                     outputs, storages, mutations = self._outputs(node, graph)
         advance = None
         if is_random:
@@ -361,12 +341,35 @@ class GraphBuilder:
                 self.values[fx] = self._copy(fx, args)
                 return
             function = find(fx.target)
-            assert function is not None
+            if function is None:
+                self._refuse(fx, str(fx.target))
+                return
             result = function(node, *args, **{name: self._value(value) for name, value in fx.kwargs.items()})
             self.values[fx] = self._fit(result, fake)
+        except UnsupportedOps:
+            raise
+        except NotImplementedError as error:
+            self._refuse(fx, f"{fx.target}: {error}")
         except Exception as error:
-            kind = UnsupportedOps if isinstance(error, NotImplementedError) else LoweringError
-            raise kind(f"while lowering {fx.format_node()}: {error}\n{_where(fx)}") from error
+            # It may have failed at what stands for a refused op's result.
+            self.refusals.raise_if_any()
+            raise LoweringError(f"while lowering {fx.format_node()}: {error}\n{user_line(fx)}", [fx]) from error
+
+    def _refuse(self, fx: torch.fx.Node, what: str) -> None:
+        self.refusals.note(what, fx)
+        try:
+            self.values[fx] = self._stand_in(fx.meta.get("val"))
+        except Exception as error:
+            self.refusals.raise_if_any(error)
+
+    def _stand_in(self, fake: Any) -> Any:
+        """Values in the place of a refused op's results, so that the rest of the graph names what else is refused."""
+        if isinstance(fake, list | tuple):
+            return [self._stand_in(item) for item in fake]
+        if not isinstance(fake, torch.Tensor):
+            return None
+        zero = ops.constant(0, to_max(fake.dtype), device_of(fake))
+        return ops.broadcast_to(zero, self.symbols.dims(fake.shape))
 
     def _copy(self, fx: torch.fx.Node, args: Sequence[Any]) -> TensorValue:
         """A write to an input, which only traced mutations of inputs are: after all that reads it."""
@@ -448,4 +451,4 @@ class GraphBuilder:
         return plan, storages, mutations
 
 
-__all__ = ["GraphBuilder", "Input", "Lowered", "Output", "check_supported", "is_lowered", "lowerings"]
+__all__ = ["GraphBuilder", "Input", "Lowered", "Output", "is_lowered", "lowerings"]

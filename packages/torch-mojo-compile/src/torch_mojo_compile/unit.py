@@ -13,8 +13,9 @@ import torch
 from max.graph import KernelLibrary, Module
 
 from torch_mojo_compile import bridge, engine, fallback, report, store
+from torch_mojo_compile.errors import LoweringError, UnsupportedOps
 from torch_mojo_compile.executable import Executable
-from torch_mojo_compile.graph import COPY, GraphBuilder
+from torch_mojo_compile.graph import GraphBuilder
 
 
 class _Library(KernelLibrary):  # type: ignore[misc]
@@ -64,9 +65,19 @@ class Unit:
             executable = late.add(graph, kind)
             late.submit()
             return executable
-        if self.options.get("fallback") == "eager" and not all(map(fallback.can_be_compiled, _calls(graph))):
-            return fallback.with_eager_parts(graph, f"{self.name} {kind}", lambda part: self._lower(part, kind))
+        if self.options.get("fallback") == "eager" and self._refused(graph):
+            return fallback.with_eager_parts(
+                graph, f"{self.name} {kind}", self._refused, lambda part: self._lower(part, kind)
+            )
         return self._lower(graph, kind)
+
+    def _refused(self, graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+        """The nodes that can't be lowered."""
+        try:
+            GraphBuilder(graph, "trial", Module(), self._library).build()
+        except (UnsupportedOps, LoweringError) as error:
+            return error.nodes
+        return []
 
     def _lower(self, graph: torch.fx.GraphModule, kind: str) -> Executable:
         begin = time.perf_counter()
@@ -138,8 +149,3 @@ class Unit:
             if lowered.has_results:
                 executable.bind(models[lowered.name])
         self._bound = True
-
-
-def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """The nodes that compute; writes to inputs are part of any compiled graph."""
-    return [node for node in graph.graph.nodes if node.op == "call_function" and node.target is not COPY]
