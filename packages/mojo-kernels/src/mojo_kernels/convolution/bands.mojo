@@ -113,35 +113,29 @@ struct _Bands[dtype: DType](TrivialRegisterPassable):
         var first = self.first_row(band)
         var last_target = min((band + 1) * self.height, y.targets) - 1
         var end = min(y.source(last_target, max(y.taps - 1, 0)) + 1, y.size)
-        for channel in range(gather.channels):
-            for z in range(gather.axes[0].size):
-                for row in range(first, end):
-                    var target = memory.unsafe_offset(
-                        self.source_row(channel, z, row - first)
-                    )
+        for remainder in range(self.remainders):
+            # Element i is position start + i * step.
+            var start = x.first + remainder
+            var low = min(ceil_div(max(-start, 0), x.step), self.row)
+            var high = min(ceil_div(max(x.size - start, 0), x.step), self.row)
+            high = max(low, high)
+            for channel in range(gather.channels):
+                for z in range(gather.axes[0].size):
                     var source = gather.source.unsafe_offset(
                         image * gather.source_image
                         + (group * gather.channels + channel)
                         * gather.source_channel
                         + z * gather.axes[0].source_stride
-                        + row * y.source_stride
+                        + (start + low * x.step) * x.source_stride
                     )
-                    for remainder in range(self.remainders):
-                        # Element i is position start + i * step.
-                        var start = x.first + remainder
-                        var low = min(
-                            ceil_div(max(-start, 0), x.step), self.row
+                    for row in range(first, end):
+                        var line = memory.unsafe_offset(
+                            self.source_row(channel, z, row - first)
+                            + remainder * self.row
                         )
-                        var high = min(
-                            ceil_div(max(x.size - start, 0), x.step), self.row
-                        )
-                        high = max(low, high)
-                        var line = target.unsafe_offset(remainder * self.row)
                         clear_run(low, line)
                         copy_run(
-                            source.unsafe_offset(
-                                (start + low * x.step) * x.source_stride
-                            ),
+                            source.unsafe_offset(row * y.source_stride),
                             x.step * x.source_stride,
                             high - low,
                             line.unsafe_offset(low),

@@ -21,6 +21,8 @@ comptime VECTORS = 2
 """Vectors of channels that are summed together."""
 comptime NEIGHBOURS = 4
 """Targets that are summed together."""
+comptime SLIDING = 3
+"""Taps along a row whose sources, where neighbouring targets have them in common, are read once."""
 
 
 def is_direct[dtype: DType](gather: Gather[dtype]) -> Bool:
@@ -176,6 +178,7 @@ def _sum_channels[
         comptime for i in range(targets):
             sums[i * VECTORS + v] = start
     var neighbour = inner.step * inner.source_stride
+    var tap_step = inner.dilation * inner.source_stride
     for tz in range(gather.axes[0].taps):
         var z = gather.axes[0].source(position.z, tz)
         if not gather.axes[0].contains(z):
@@ -195,6 +198,12 @@ def _sum_channels[
                 ((tz * gather.axes[1].taps + ty) * inner.taps + low) * channels
                 + channel
             )
+            comptime if targets > 1:
+                if inner.taps == SLIDING and neighbour == tap_step:
+                    _slide_channels[dtype, targets](
+                        here, factors, channels, neighbour, sums
+                    )
+                    continue
             for _ in range(low, high):
                 comptime for v in range(VECTORS):
                     var factor = load_some[
@@ -212,7 +221,7 @@ def _sum_channels[
                             factor,
                             sums[i * VECTORS + v],
                         )
-                here = here.unsafe_offset(inner.dilation * inner.source_stride)
+                here = here.unsafe_offset(tap_step)
                 factors = factors.unsafe_offset(channels)
     var out = gather.out.unsafe_offset(
         gather.out_offset(Position(position.image, position.z, position.y, x))
@@ -231,3 +240,39 @@ def _sum_channels[
                     target,
                     first_lanes[width](max(count - v * width, 0)),
                 )
+
+
+@inline(.always)
+def _slide_channels[
+    dtype: DType, targets: Int
+](
+    source: Data[dtype],
+    weights: Data[TileFormat[dtype].ACCUMULATE],
+    channels: Int,
+    neighbour: Int,
+    mut sums: Array[
+        SIMD[TileFormat[dtype].ACCUMULATE, TileFormat[dtype].WIDTH],
+        targets * VECTORS,
+    ],
+):
+    """Adds `SLIDING` taps at a distance of one source to whole vectors of channels of neighbouring targets.
+    """
+    comptime accumulate = TileFormat[dtype].ACCUMULATE
+    comptime width = TileFormat[dtype].WIDTH
+    comptime for v in range(VECTORS):
+        var factors = Array[SIMD[accumulate, width], SLIDING](
+            fill=SIMD[accumulate, width](0)
+        )
+        comptime for tap in range(SLIDING):
+            factors[tap] = weights.unsafe_load[width=width](
+                tap * channels + v * width
+            )
+        comptime for i in range(targets + SLIDING - 1):
+            var value = source.unsafe_load[width=width](
+                i * neighbour + v * width
+            ).cast[accumulate]()
+            comptime for tap in range(SLIDING):
+                comptime if i - tap >= 0 and i - tap < targets:
+                    sums[(i - tap) * VECTORS + v] = multiply_add(
+                        value, factors[tap], sums[(i - tap) * VECTORS + v]
+                    )

@@ -8,7 +8,7 @@ from std.sys.info import size_of
 from std.sys.intrinsics import masked_load, masked_store
 
 from mojo_kernels.abi import Data
-from mojo_kernels.convolution.geometry import Gather, Position
+from mojo_kernels.convolution.geometry import Gather
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
 from mojo_kernels.matmul.packed import DEPTH_BYTES
 from mojo_kernels.matmul.packing import pack_panel
@@ -42,7 +42,6 @@ def pack_weight[
     gather: Gather[dtype],
     group: Int,
     first: Int,
-    channels_last: Bool,
     panel: Data[TileFormat[dtype].PACKED],
 ):
     """Packs the weights of up to `lines` target channels as [depth / pair][lines][pair], zeros for missing ones.
@@ -55,15 +54,11 @@ def pack_weight[
         gather: The weights.
         group: The group of channels.
         first: The first target channel in it.
-        channels_last: Whether taps are the outer dimension of the depth, channels the inner one, or the other way.
         panel: The destination.
     """
     comptime Format = TileFormat[dtype]
     comptime pair = Format.GROUP
     var count = min(lines, gather.results - first)
-    if gather.merged > 1:
-        _pack_merged_weight[dtype, lines](gather, group, first, count, panel)
-        return
     var source = gather.weight.unsafe_offset(
         group * gather.weight_group + first * gather.weight_result
     )
@@ -72,10 +67,10 @@ def pack_weight[
     var strides = Array[Int, 4](fill=0)
     var last = -1
     for i in range(4):
-        var axis = i if channels_last else i - 1
+        var axis = i - 1
         var size = gather.channels
         var stride = gather.weight_channel
-        if axis >= 0 and axis < 3:
+        if axis >= 0:
             size = gather.axes[axis].taps
             stride = gather.axes[axis].weight_stride
         if size == 1:
@@ -140,43 +135,6 @@ def pack_weight[
                             lane * gather.weight_result
                         ).cast[Format.PACKED]()
                     row.unsafe_store(lane * pair + p, value)
-
-
-@inline(.never)
-def _pack_merged_weight[
-    dtype: DType, lines: Int
-](
-    gather: Gather[dtype],
-    group: Int,
-    first: Int,
-    count: Int,
-    panel: Data[TileFormat[dtype].PACKED],
-):
-    """`pack_weight` of merged groups, taps times channels; zeros between those that do not mix.
-    """
-    comptime packed = TileFormat[dtype].PACKED
-    comptime pair = TileFormat[dtype].GROUP
-    for k in range(ceil_div(gather.depth(), pair) * pair):
-        var row = panel.unsafe_offset(k // pair * pair * lines + k % pair)
-        var tap, channel = divmod(k, gather.channels)
-        var taps_row, x = divmod(tap, gather.axes[2].taps)
-        var z, y = divmod(taps_row, gather.axes[1].taps)
-        var here = gather.weight.unsafe_offset(
-            z * gather.axes[0].weight_stride
-            + y * gather.axes[1].weight_stride
-            + x * gather.axes[2].weight_stride
-        )
-        for lane in range(lines):
-            var value = Scalar[packed](0)
-            if (
-                lane < count
-                and k < gather.depth()
-                and gather.has_weight(first + lane, channel)
-            ):
-                value = here.unsafe_load(
-                    gather.weight_offset(group, first + lane, channel)
-                ).cast[packed]()
-            row.unsafe_store(lane * pair, value)
 
 
 # ---- planar sources: neighbouring targets are the lanes -----------------------------------------------------------
@@ -479,98 +437,9 @@ def clear_run[dtype: DType](count: Int, target: Data[dtype]):
     while i + width <= count:
         target.unsafe_store[width=width](i, SIMD[dtype, width](0))
         i += width
-    while i < count:
-        target.unsafe_store(i, 0)
-        i += 1
-
-
-@inline(.never)
-def pack_line[
-    dtype: DType, packed: DType
-](
-    gather: Gather[dtype],
-    source: Data[dtype],
-    position: Position,
-    first: Int,
-    end: Int,
-    first_row: Position,
-    line: Data[packed],
-):
-    """Packs a part of the sources of one target: taps times channels.
-
-    Parameters:
-        dtype: The element type.
-        packed: The type to convert to.
-
-    Args:
-        gather: The sizes.
-        source: The first channel of the group in the first image.
-        position: The target.
-        first: Where the part begins.
-        end: Where it ends.
-        first_row: The taps along the first and the second axis with which it begins.
-        line: The destination.
-    """
-    var inner = gather.axes[2]
-    var channels = gather.channels
-    var row_size = inner.taps * channels
-    var x = inner.source(position.x, 0)
-    # Taps along the last axis that exist.
-    var low = steps_over(-x, inner.dilation)
-    var high = min(inner.taps, steps_over(inner.size - x, inner.dilation))
-    high = max(high, low)
-    var step = inner.dilation * inner.source_stride
-    # Neighbouring taps and their channels lie side by side.
-    var merged = step == channels and gather.source_channel == 1
-    var image = source.unsafe_offset(position.image * gather.source_image)
-    var tz = first_row.z
-    var ty = first_row.y
-    var row = tz * gather.axes[1].taps + ty
-    while row * row_size < end:
-        var row_first = max(first - row * row_size, 0)
-        var row_end = min(end - row * row_size, row_size)
-        var target = line.unsafe_offset(row * row_size - first)
-        var z = gather.axes[0].source(position.z, tz)
-        var y = gather.axes[1].source(position.y, ty)
-        row += 1
-        ty += 1
-        if ty == gather.axes[1].taps:
-            ty = 0
-            tz += 1
-        if not (gather.axes[0].contains(z) and gather.axes[1].contains(y)):
-            clear_run(row_end - row_first, target.unsafe_offset(row_first))
-            continue
-        var here = image.unsafe_offset(
-            z * gather.axes[0].source_stride
-            + y * gather.axes[1].source_stride
-            + x * inner.source_stride
+    if i < count:
+        masked_store(
+            SIMD[dtype, width](0),
+            target.unsafe_offset(i),
+            first_lanes[width](count - i),
         )
-        var from_ = min(max(low * channels, row_first), row_end)
-        var to = max(min(high * channels, row_end), from_)
-        if from_ > row_first:
-            clear_run(from_ - row_first, target.unsafe_offset(row_first))
-        if merged:
-            copy_run(
-                here.unsafe_offset(from_),
-                1,
-                to - from_,
-                target.unsafe_offset(from_),
-            )
-        else:
-            var tap = from_ // channels
-            var k = from_
-            while k < to:
-                var channel = k - tap * channels
-                var count = min(channels - channel, to - k)
-                copy_run(
-                    here.unsafe_offset(
-                        tap * step + channel * gather.source_channel
-                    ),
-                    gather.source_channel,
-                    count,
-                    target.unsafe_offset(k),
-                )
-                k += count
-                tap += 1
-        if row_end > to:
-            clear_run(row_end - to, target.unsafe_offset(to))

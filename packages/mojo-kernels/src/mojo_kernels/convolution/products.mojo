@@ -1,7 +1,7 @@
 """Gathers on CPUs: implicit matrix products, block by block of targets.
 
-Planar tensors make targets the columns of the product and target channels its rows; channels-last tensors the other way
-round, so that results and sources are read and written along memory.
+Targets are the rows of the tile (lines.mojo), but where tensors are planar and there is a single tap, or too few target
+channels to fill its columns: there targets are its columns.
 """
 
 from std.atomic import Atomic
@@ -10,13 +10,13 @@ from std.sys.info import size_of
 from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.geometry import Gather, Position
+from mojo_kernels.convolution.lines import fills_lines, gather_lines
 from mojo_kernels.convolution.packing import (
     Counts,
     Panels,
     Segment,
     Segments,
     find_segments,
-    pack_line,
     pack_planar,
     pack_weight,
     segment_limit,
@@ -32,8 +32,6 @@ from mojo_kernels.matmul.tile import TileFormat, multiply_tile
 
 comptime COLUMN_PANELS = 4
 """Panels of targets that a task packs at a time, where targets are columns."""
-comptime ROW_PANELS = 8
-"""Panels of targets that a task packs at a time, where targets are rows."""
 comptime CHANNELS = 480
 """Target channels that a task sums at a time: a multiple of the tile's rows and columns."""
 
@@ -155,7 +153,9 @@ def gather_on_cpu[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
     if gather.is_channels_last():
         var merged = gather
         merged.merge_groups(TileFormat[dtype].WIDTH)
-        _gather_channels_last(call, merged)
+        gather_lines(call, merged, _is_parallel(gather))
+    elif gather.taps() > 1 and fills_lines(gather):
+        gather_lines(call, gather, _is_parallel(gather))
     else:
         _gather_planar(call, gather)
 
@@ -176,7 +176,6 @@ def _packed_weights[
 ](
     call: KernelCall,
     gather: Gather[dtype],
-    channels_last: Bool,
     panel: Int,
     parallel: Bool,
 ) raises -> Data[TileFormat[dtype].PACKED]:
@@ -192,7 +191,6 @@ def _packed_weights[
             gather,
             task // panels,
             task % panels * lines,
-            channels_last,
             weights.unsafe_offset(task * panel),
         )
 
@@ -250,9 +248,7 @@ def _gather_planar[
     var parallel = _is_parallel(gather)
     # Panels are packed at the same time: what one writes past its end must not reach the next.
     var a_panel = ceil_div(depth, pair) * pair * rows + Panels[dtype].SLACK
-    var weights = _packed_weights[dtype, rows](
-        call, gather, False, a_panel, parallel
-    )
+    var weights = _packed_weights[dtype, rows](call, gather, a_panel, parallel)
     var threads = Int(call.threads) if parallel else 1
     var blocks = _Blocks(
         gather.groups,
@@ -426,131 +422,3 @@ def _store_planar[
                 )
                 j += 1
         lane += length
-
-
-def _gather_channels_last[
-    dtype: DType
-](call: KernelCall, gather: Gather[dtype]) raises:
-    comptime Format = TileFormat[dtype]
-    comptime packed = Format.PACKED
-    comptime accumulate = Format.ACCUMULATE
-    comptime rows = Format.ROWS
-    comptime columns = Format.COLUMNS
-    comptime width = Format.WIDTH
-    comptime pair = Format.GROUP
-    comptime slice = Panels[dtype].DEPTH
-    comptime line = Panels[dtype].LINE
-    comptime block = rows * ROW_PANELS
-
-    var depth = gather.depth()
-    var parallel = _is_parallel(gather)
-    var b_panel = ceil_div(depth, pair) * pair * columns + Panels[dtype].SLACK
-    var weights = _packed_weights[dtype, columns](
-        call, gather, True, b_panel, parallel
-    )
-    var threads = Int(call.threads) if parallel else 1
-    var blocks = _Blocks(
-        gather.groups,
-        gather.images * gather.pixels(),
-        gather.results,
-        rows,
-        ROW_PANELS,
-        columns,
-        4 * threads if threads > 1 else 1,
-    )
-    var workers = min(threads, blocks.count)
-    var a_bytes = aligned(block * line * size_of[Scalar[packed]]())
-    var stride = blocks.channel_block
-    var sums_bytes = aligned(block * stride * size_of[Scalar[accumulate]]())
-    var worker_bytes = a_bytes + sums_bytes
-    var workspace = allocate[DType.uint8](workers * worker_bytes)
-    var next = Atomic[Int64](0)
-    var b_panels = ceil_div(gather.results, columns)
-
-    def work(worker: Int) {imm, mut next}:
-        var memory = workspace.unsafe_offset(worker * worker_bytes)
-        var a_packed = bytes_at[packed](memory, 0)
-        var sums = bytes_at[accumulate](memory, a_bytes)
-        while True:
-            var task = Int(next.fetch_add(1))
-            if task >= blocks.count:
-                return
-            var rest, pixel_block = divmod(task, blocks.pixel_blocks)
-            var group, channel_block = divmod(rest, blocks.channel_blocks)
-            var pixel = pixel_block * blocks.pixel_block
-            var count = min(blocks.pixel_block, blocks.pixels - pixel)
-            var channel = channel_block * blocks.channel_block
-            var channels = min(blocks.channel_block, gather.results - channel)
-            var source = gather.source.unsafe_offset(
-                group * gather.channels * gather.source_channel
-            )
-            var padded = ceil_div(count, rows) * rows
-            for j in range(0, channels, width):
-                var start = SIMD[accumulate, width](0)
-                if gather.has_bias:
-                    for lane in range(min(width, channels - j)):
-                        start[lane] = gather.bias.unsafe_load(
-                            (group * gather.results + channel + j + lane)
-                            * gather.bias_stride
-                        ).cast[accumulate]()
-                for i in range(padded):
-                    sums.unsafe_store[width=width](i * stride + j, start)
-            for first in range(0, depth, slice):
-                var length = min(slice, depth - first)
-                var position = gather.position(pixel)
-                var row_size = gather.axes[2].taps * gather.channels
-                var tz, ty = divmod(first // row_size, gather.axes[1].taps)
-                for i in range(count):
-                    var target = a_packed.unsafe_offset(i * line)
-                    pack_line(
-                        gather,
-                        source,
-                        position,
-                        first,
-                        first + length,
-                        Position(0, tz, ty, 0),
-                        target,
-                    )
-                    if pair == 2 and length % 2 == 1:
-                        target.unsafe_store(length, 0)
-                    position.advance(gather)
-                for j in range(0, channels, columns):
-                    var right = weights.unsafe_offset(
-                        (group * b_panels + (channel + j) // columns) * b_panel
-                        + first * columns
-                    )
-                    for i in range(0, count, rows):
-                        add_panels[dtype, True](
-                            min(rows, count - i),
-                            min(columns, channels - j),
-                            ceil_div(length, pair),
-                            a_packed.unsafe_offset(i * line),
-                            right,
-                            sums.unsafe_offset(i * stride + j),
-                            stride,
-                        )
-            var position = gather.position(pixel)
-            for i in range(count):
-                var out = gather.out.unsafe_offset(
-                    gather.out_offset(position)
-                    + (group * gather.results + channel) * gather.out_channel
-                )
-                var values = sums.unsafe_offset(i * stride)
-                var j = 0
-                if gather.out_channel == 1:
-                    while j + width <= channels:
-                        out.unsafe_store[width=width](
-                            j, narrow[dtype](values.unsafe_load[width=width](j))
-                        )
-                        j += width
-                while j < channels:
-                    out.unsafe_store(
-                        j * gather.out_channel,
-                        narrow[dtype](values.unsafe_load(j)),
-                    )
-                    j += 1
-                position.advance(gather)
-
-    run(call, parallel, work, workers)
-    release(workspace)
-    release(weights)

@@ -12,6 +12,10 @@ from mojo_kernels.convolution.direct import is_direct
 from mojo_kernels.convolution.direct_weight import weight_gradient_directly
 from mojo_kernels.convolution.geometry import Convolution, Gather
 from mojo_kernels.convolution.gpu_weight import weight_gradient_on_gpu
+from mojo_kernels.convolution.line_weight import (
+    has_lines,
+    weight_gradient_lines,
+)
 from mojo_kernels.convolution.packing import (
     Counts,
     Panels,
@@ -72,7 +76,18 @@ def weight_gradient[dtype: DType](call: KernelCall) raises:
         else:
             if gather.is_channels_last():
                 gather.merge_groups(TileFormat[dtype].ROWS)
-            _weight_gradient_on_cpu(call, gather)
+            var parallel = (
+                gather.images
+                * gather.pixels()
+                * gather.groups
+                * gather.results
+                * gather.depth()
+                >= PARALLEL_WORK // 2
+            )
+            if gather.pixels() > 0 and has_lines(gather):
+                weight_gradient_lines(call, gather, parallel)
+            else:
+                _weight_gradient_on_cpu(call, gather, parallel)
 
 
 @fieldwise_init
@@ -132,7 +147,7 @@ struct _Cut(TrivialRegisterPassable):
 
 def _weight_gradient_on_cpu[
     dtype: DType
-](call: KernelCall, gather: Gather[dtype]) raises:
+](call: KernelCall, gather: Gather[dtype], parallel: Bool) raises:
     comptime Format = TileFormat[dtype]
     comptime packed = Format.PACKED
     comptime accumulate = Format.ACCUMULATE
@@ -145,10 +160,6 @@ def _weight_gradient_on_cpu[
     var channels_last = gather.is_channels_last()
     var targets = gather.images * gather.pixels()
     var taps = gather.taps()
-    var parallel = (
-        targets * gather.groups * gather.results * gather.depth()
-        >= PARALLEL_WORK // 2
-    )
     var threads = Int(call.threads) if parallel else 1
     # Planar: rows are lines, columns results. Channels last: the other way round.
     var cut = _Cut(
