@@ -11,6 +11,7 @@ from mojo_kernels.layout import (
 from mojo_kernels.math import narrow
 from mojo_kernels.pointwise.elementwise import elementwise
 from mojo_kernels.pointwise.function import ElementFunction
+from mojo_kernels.transposition import tile_edge, transpose_band
 from max.gpu import block_idx, thread_idx
 from max.gpu.host import DeviceContext
 from max.gpu.sync import barrier
@@ -111,7 +112,7 @@ def copy[dtype: DType](call: KernelCall) raises:
     """
     var space = IndexSpace[2](call)
     var plane = _Plane(space)
-    if plane.rows >= _tile[dtype]() and plane.columns >= _tile[dtype]():
+    if plane.rows >= tile_edge[dtype]() and plane.columns >= tile_edge[dtype]():
         comptime if has_accelerator():
             if plane.outer.ndim <= MAX_GPU_DIMENSIONS:
                 _transpose_on_gpu[dtype](call, plane)
@@ -170,47 +171,9 @@ struct _Plane:
                 )
 
 
-@inline(.always)
-def _tile[dtype: DType]() -> Int:
-    """The edge of the square that is transposed in registers: a cache line, but at most 16.
-    """
-    return min(16, 64 // size_of[dtype]())
-
-
-@inline(.always)
-def _transpose_tile[
-    dtype: DType
-](
-    output: Data[dtype],
-    output_stride: Int,
-    input: Data[dtype],
-    input_stride: Int,
-):
-    """Transposes a full tile whose rows are vectors in the input and in the output.
-
-    The perfect shuffle of rows i and i + n/2, log2(n) times, takes row r column c to row c column r.
-    """
-    comptime n = _tile[dtype]()
-    var rows = StaticTuple[SIMD[dtype, n], n](fill=0)
-    comptime for i in range(n):
-        rows[i] = input.unsafe_load[width=n](i * input_stride)
-    comptime rounds = 4 if n == 16 else 3
-    comptime for _ in range(rounds):
-        var shuffled = StaticTuple[SIMD[dtype, n], n](fill=0)
-        comptime for i in range(n // 2):
-            var pair = rows[i].interleave(rows[i + n // 2])
-            shuffled[2 * i] = rebind[SIMD[dtype, n]](pair.slice[n, offset=0]())
-            shuffled[2 * i + 1] = rebind[SIMD[dtype, n]](
-                pair.slice[n, offset=n]()
-            )
-        rows = shuffled
-    comptime for i in range(n):
-        output.unsafe_store(i * output_stride, rows[i])
-
-
 def _transpose_on_cpu[dtype: DType](call: KernelCall, plane: _Plane):
     """Copies by tiles that are vectors on both sides."""
-    comptime n = _tile[dtype]()
+    comptime n = tile_edge[dtype]()
     var output = call.tensor(0).pointer[dtype]()
     var input = call.tensor(1).pointer[dtype]()
     var bands = ceil_div(plane.rows, n)
@@ -224,22 +187,19 @@ def _transpose_on_cpu[dtype: DType](call: KernelCall, plane: _Plane):
                 offsets[0] + first_row * plane.row_stride
             )
             var source = input.unsafe_offset(offsets[1] + first_row)
-            var column = 0
-            if height == n:
-                while column + n <= plane.columns:
-                    _transpose_tile(
-                        target.unsafe_offset(column),
-                        plane.row_stride,
-                        source.unsafe_offset(column * plane.column_stride),
-                        plane.column_stride,
-                    )
-                    column += n
-            for c in range(column, plane.columns):
-                for r in range(height):
-                    target.unsafe_store(
-                        r * plane.row_stride + c,
-                        source.unsafe_load(c * plane.column_stride + r),
-                    )
+
+            @inline(.always)
+            def load[w: Int](offset: Int) {imm} -> SIMD[dtype, w]:
+                return source.unsafe_load[width=w](offset)
+
+            transpose_band(
+                target,
+                plane.row_stride,
+                plane.column_stride,
+                height,
+                plane.columns,
+                load,
+            )
 
     var band_bytes = n * plane.columns * size_of[dtype]()
     parallel_ranges(

@@ -5,7 +5,7 @@ from max.gpu.sync import barrier
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.copy import convert
 from mojo_kernels.layout import OffsetCalculator
-from mojo_kernels.math import LN_2, exp, log1p
+from mojo_kernels.math import LN_2, exp, log1p, narrow
 from mojo_kernels.pointwise.function import (
     from_storage,
     storage_type,
@@ -13,8 +13,9 @@ from mojo_kernels.pointwise.function import (
 )
 from mojo_kernels.reduction.plan import wrap_dimension
 from mojo_kernels.reduction.rows import ROW_BLOCK, Rows, gpu_context
+from mojo_kernels.reduction.transposed_rows import each_transposed_row
 from std.memory import AddressSpace, stack_allocation
-from std.sys.info import has_accelerator
+from std.sys.info import has_accelerator, simd_width_of
 from std.utils.numerics import inf, isnan
 from std.utils.static_tuple import StaticTuple
 
@@ -81,8 +82,34 @@ def _write[
     """Stores running values."""
     comptime if out == DType.bool:
         data.unsafe_store(offset, (~value.eq(0)).cast[storage_type[out]()]())
+    elif out.is_half_float():
+        # Rounded twice, as in torch: no instruction makes half types of float64.
+        data.unsafe_store(
+            offset,
+            narrow[storage_type[out]()](value.cast[DType.float32]()),
+        )
     else:
         data.unsafe_store(offset, value.cast[storage_type[out]()]())
+
+
+@inline(.always)
+def _scan[
+    op: StaticString, dtype: DType, w: SIMDLength
+](values: SIMD[dtype, w]) -> SIMD[dtype, w]:
+    """The running values of the lanes of a vector (Hillis and Steele)."""
+    comptime n = Int(w)
+    comptime before = SIMD[dtype, n](_neutral[op, dtype]())
+    var result = values._refine[new_size=n]()
+    comptime for round in range(4):
+        comptime distance = 1 << round
+        comptime if distance < n:
+            result = _join[op](
+                before.join(result)
+                .slice[n, offset=n - distance]()
+                ._refine[new_size=n](),
+                result,
+            )
+    return result._refine[new_size=w]()
 
 
 def _scan_block[
@@ -178,16 +205,58 @@ def cumulative[
         var strides = rows.strides
         var n = rows.length
 
-        def row[across: Int](offsets: StaticTuple[Int, 2]) {imm}:
+        @inline(.always)
+        def scan[
+            across: Int, source: DType
+        ](
+            y: Data[storage_type[out]()],
+            x: Data[storage_type[source]()],
+            stride: Int,
+        ) {imm}:
             comptime w = max(across, 1)
             var running = SIMD[accumulator, w](_neutral[op, accumulator]())
-            for i in range(n):
+            var i = 0
+            comptime if across == 0:
+                comptime lanes = simd_width_of[accumulator]()
+                var before = _neutral[op, accumulator]()
+                while i + lanes <= n:
+                    var values = _join[op](
+                        SIMD[accumulator, lanes](before),
+                        _scan[op](_read[source, out, lanes](x, i)),
+                    )
+                    _write[out](y, i, values)
+                    before = values[lanes - 1]
+                    i += lanes
+                running = before
+            while i < n:
                 running = _join[op](
-                    running,
-                    _read[dtype, out, w](input, offsets[1] + i * strides[1]),
+                    running, _read[source, out, w](x, i * stride)
                 )
-                _write[out](output, offsets[0] + i * strides[0], running)
+                _write[out](y, i * strides[0], running)
+                i += 1
 
+        def row[across: Int](offsets: StaticTuple[Int, 2]) {imm}:
+            scan[across, dtype](
+                output.unsafe_offset(offsets[0]),
+                input.unsafe_offset(offsets[1]),
+                strides[1],
+            )
+
+        def moved_row(offsets: StaticTuple[Int, 2]) {imm}:
+            var at = output.unsafe_offset(offsets[0])
+            scan[0, out](at, at, 1)
+
+        def convert_input[
+            w: Int
+        ](values: SIMD[storage_type[dtype](), w]) {} -> SIMD[
+            storage_type[out](), w
+        ]:
+            return to_storage(convert[out](from_storage[dtype](values)))
+
+        if each_transposed_row(
+            rows, call, GRAIN, input, output, convert_input, moved_row
+        ):
+            return
         rows.each[accumulator](call, GRAIN, row)
 
 

@@ -5,7 +5,7 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.bounds import BoundsReport
 from mojo_kernels.indexing.element import GPU_BLOCK
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.reduction.rows import gpu_context, row_each
 from std.atomic import Atomic
 from std.sys.info import has_accelerator
@@ -205,7 +205,7 @@ def embedding_backward[dtype: DType, index: DType](call: KernelCall) raises:
                         sum += gradient.unsafe_load[width=w](
                             first_order.unsafe_offset(k)[] * columns + column
                         ).cast[compute]()
-                    row_target.unsafe_store(column, (sum * scale).cast[dtype]())
+                    row_target.unsafe_store(column, narrow[dtype](sum * scale))
 
                 row_each[0, compute](columns, add)
 

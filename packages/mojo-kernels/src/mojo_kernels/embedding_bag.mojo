@@ -4,9 +4,8 @@ from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.bounds import Bounds, BoundsReport
 from mojo_kernels.indexing.element import ElementAction, each_element
 from mojo_kernels.layout import IndexSpace, parallel_ranges
-from mojo_kernels.math import compute_type
-from mojo_kernels.reduction.rows import row_each
-from std.sys.info import has_accelerator
+from mojo_kernels.math import compute_type, narrow
+from std.sys.info import has_accelerator, simd_width_of
 from std.utils.static_tuple import StaticTuple
 
 comptime SUM = 0
@@ -17,6 +16,8 @@ comptime MAX = 2
 """Their maximum in each column."""
 comptime GRAIN = 16384
 """Elements that are worth a thread."""
+comptime VECTORS = 4
+"""Vectors of columns that CPUs add up together."""
 
 
 @fieldwise_init
@@ -101,56 +102,58 @@ struct _Bags[dtype: DType, index: DType](ElementAction):
     ):
         """Stores a column."""
         var place = bag * Int(self.columns) + column
-        self.output.unsafe_store(place, result.cast[Self.dtype]())
+        self.output.unsafe_store(place, narrow[Self.dtype](result))
         if Int(self.mode) == MAX:
             self.maxima.unsafe_store(place, Scalar[Self.index](best))
 
-    def run(self, bag: Int, sums: Data[compute_type[Self.dtype]()]):
-        """Handles a bag on a CPU, with room for the sums of all columns."""
+    def run(self, bag: Int):
+        """Handles a bag on a CPU."""
         comptime compute = Self.compute
+        comptime width = simd_width_of[compute]()
         if Int(self.mode) == MAX or self.column_stride != 1:
             for column in range(Int(self.columns)):
                 self.apply(StaticTuple[Int, 2](bag, column))
             return
         var columns = Int(self.columns)
-
-        def clear[w: Int](column: Int) {imm}:
-            sums.unsafe_store(column, SIMD[compute, w](0))
-
-        row_each[0, compute](columns, clear)
         var covered = self.range_of(bag)
         var count = 0
         for lookup in range(covered[0], covered[1]):
             var row = Int(self.indices.unsafe_load(lookup))
             self.bag_of.unsafe_store(lookup, Scalar[Self.index](bag))
-            if row == Int(self.padding) or not self.bounds.contains(row):
-                continue
-            count += 1
-            var weight = self.weight(lookup)
-            var source = self.table.unsafe_offset(row * Int(self.row_stride))
-
-            def add[w: Int](column: Int) {imm}:
-                sums.unsafe_store(
-                    column,
-                    sums.unsafe_load[width=w](column)
-                    + source.unsafe_load[width=w](column).cast[compute]()
-                    * weight,
-                )
-
-            row_each[0, compute](columns, add)
+            if row != Int(self.padding) and self.bounds.contains(row):
+                count += 1
         self.bag_size.unsafe_store(bag, Scalar[Self.index](count))
         var scale = Scalar[compute](1)
         if Int(self.mode) == MEAN and count > 0:
             scale = 1 / Scalar[compute](Int64(count))
         var target = self.output.unsafe_offset(bag * columns)
 
-        def finish[w: Int](column: Int) {imm}:
-            target.unsafe_store(
-                column,
-                (sums.unsafe_load[width=w](column) * scale).cast[Self.dtype](),
-            )
+        @inline(.always)
+        def sum[w: Int](column: Int) {imm}:
+            var total = SIMD[compute, w](0)
+            for lookup in range(covered[0], covered[1]):
+                var row = Int(self.indices.unsafe_load(lookup))
+                if row == Int(self.padding) or not self.bounds.contains(row):
+                    continue
+                total += self.table.unsafe_load[width=w](
+                    row * Int(self.row_stride) + column
+                ).cast[compute]() * self.weight(lookup)
+            target.unsafe_store(column, narrow[Self.dtype](total * scale))
 
-        row_each[0, compute](columns, finish)
+        var column = 0
+        while column + VECTORS * width <= columns:
+            sum[VECTORS * width](column)
+            column += VECTORS * width
+        while column + width <= columns:
+            sum[width](column)
+            column += width
+        if column < columns and columns >= width:
+            # The last vector overlaps the one before.
+            sum[width](columns - width)
+            return
+        while column < columns:
+            sum[1](column)
+            column += 1
 
 
 def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
@@ -223,15 +226,8 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
             )
 
         def some_bags(start: Int, end: Int) {imm}:
-            var memory = List[Scalar[compute_type[dtype]()]](
-                length=columns, fill=0
-            )
-            var sums = Data[compute_type[dtype]()](
-                unsafe_from_address=Int(memory.unsafe_ptr())
-            )
             for bag in range(start, end):
-                action.run(bag, sums)
-            _ = memory^
+                action.run(bag)
 
         parallel_ranges(
             call,
@@ -282,7 +278,7 @@ struct _WeightGradient[dtype: DType, index: DType](ElementAction):
                         + column * Int(self.column_stride)
                     ).cast[compute]()
                 )
-        self.output.unsafe_store(lookup, sum.cast[Self.dtype]())
+        self.output.unsafe_store(lookup, narrow[Self.dtype](sum))
 
 
 def weights_backward[dtype: DType, index: DType](call: KernelCall) raises:

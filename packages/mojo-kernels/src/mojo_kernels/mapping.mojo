@@ -31,6 +31,10 @@ comptime GRAIN = 65536
 """Elements that are worth a thread."""
 comptime PAIR = 16
 """Elements that are doubled at a time."""
+comptime COPIED = 32
+"""Bytes that are copied at a time."""
+comptime BLOCK = 2048
+"""Bytes of neighbours up to which they are part of a longer row."""
 
 
 @fieldwise_init
@@ -218,33 +222,52 @@ def _copy_on_cpu[
     call: KernelCall,
     target: Data[storage],
     source: Data[storage],
-    dimensions: List[_Dimension],
+    mut dimensions: List[_Dimension],
     value: Scalar[storage],
 ):
-    """Copies row by row; the coordinates of the slower dimensions count like an odometer.
+    """Copies row by row, a row of blocks of neighbours that stay together; the coordinates of the slower dimensions count
+    like an odometer.
     """
+    var block = 1
+    var fastest = dimensions[len(dimensions) - 1]
+    if (
+        len(dimensions) > 1
+        and fastest.axis.kind == IDENTITY
+        and fastest.output_stride == 1
+        and fastest.input_stride == 1
+        and Int(fastest.axis.outputs) <= BLOCK // size_of[storage]()
+    ):
+        block = Int(fastest.axis.outputs)
+        _ = dimensions.pop()
     var outer = len(dimensions) - 1
     var row = dimensions[outer]
     var n = Int(row.axis.outputs)
-    var rows = 1
-    for d in range(outer):
-        rows *= Int(dimensions[d].axis.outputs)
-    # Inputs of the row, unless it is one run.
+    # Where the inputs of the outputs of each dimension that maps lie, -1 where there is none.
     var table = List[Int64]()
-    var low = 0
-    var high = n
-    if row.axis.kind != IDENTITY:
-        for o in range(n):
-            var i = row.axis.source(o)
-            table.append(Int64(i * Int(row.input_stride) if i >= 0 else -1))
-        low, high = _run(row, n)
-    var unit = row.output_stride == 1 and row.input_stride == 1
+    var tables = Array[Int, MAX_DIMENSIONS](fill=0)
+    var rows = 1
+    for d in range(outer + 1):
+        tables[d] = len(table)
+        var dimension = dimensions[d]
+        if d < outer:
+            rows *= Int(dimension.axis.outputs)
+            if dimension.axis.kind == IDENTITY:
+                tables[d] = -1
+                continue
+        for o in range(Int(dimension.axis.outputs)):
+            var i = dimension.axis.source(o)
+            table.append(Int64(i) * dimension.input_stride if i >= 0 else -1)
+    var low, high = _run(row, n)
+    var dense = row.output_stride == Int64(block)
+    var unit = dense and row.input_stride == Int64(block)
     var doubled = (
         unit
+        and block == 1
         and row.axis.kind == NEAREST
         and row.axis.outputs == 2 * row.axis.inputs
     )
     var offsets = Words(unsafe_from_address=Int(table.unsafe_ptr()))
+    var output_stride = Int(row.output_stride)
 
     def some_rows(start: Int, end: Int) {imm}:
         var coordinates = Array[Int, MAX_DIMENSIONS](fill=0)
@@ -263,59 +286,64 @@ def _copy_on_cpu[
         var before_to = 0
         for _ in range(start, end):
             for d in range(changed, outer):
-                var dimension = dimensions.unsafe_get(d)
                 var o = coordinates.unsafe_get(d)
-                var i = dimension.axis.source(o)
+                var i = o * Int(dimensions.unsafe_get(d).input_stride)
+                if tables.unsafe_get(d) >= 0:
+                    i = Int(offsets.unsafe_load(tables.unsafe_get(d) + o))
                 to.unsafe_get(d + 1) = to.unsafe_get(d) + o * Int(
-                    dimension.output_stride
+                    dimensions.unsafe_get(d).output_stride
                 )
                 var base = from_.unsafe_get(d)
-                from_.unsafe_get(d + 1) = (
-                    base + i * Int(dimension.input_stride) if i >= 0
-                    and base >= 0 else -1
-                )
+                from_.unsafe_get(d + 1) = base + i if min(i, base) >= 0 else -1
             var y = target.unsafe_offset(to.unsafe_get(outer))
             var at = from_.unsafe_get(outer)
-            if at >= 0 and at == before and row.output_stride == 1:
-                # As the row before, which is in the cache.
-                _copy(y, target.unsafe_offset(before_to), n)
-            elif at < 0:
-                _fill(y, Int(row.output_stride), n, value)
-            elif doubled:
-                _double(y, source.unsafe_offset(at), n // 2)
-            else:
-                var x = source.unsafe_offset(at)
 
-                @inline(.always)
-                def by_table(first: Int, last: Int) {imm}:
-                    for o in range(first, last):
-                        var offset = Int(offsets.unsafe_load(o))
+            @inline(.always)
+            def by_table(first: Int, last: Int) {imm}:
+                var x = source.unsafe_offset(at)
+                var inputs = offsets.unsafe_offset(tables.unsafe_get(outer))
+                for o in range(first, last):
+                    var offset = Int(inputs.unsafe_load(o))
+                    if block > 1:
+                        var place = y.unsafe_offset(o * output_stride)
+                        if offset >= 0:
+                            _copy(place, x.unsafe_offset(offset), block)
+                        else:
+                            _fill(place, 1, block, value)
+                    else:
                         y.unsafe_store(
-                            o * Int(row.output_stride),
+                            o * output_stride,
                             x.unsafe_load(offset) if offset >= 0 else value,
                         )
 
-                if row.axis.kind == ROLL and unit:
-                    _copy(y, x.unsafe_offset(n - low), low)
+            if at >= 0 and at == before and dense:
+                # As the row before, which is in the cache.
+                _copy(y, target.unsafe_offset(before_to), n * block)
+            elif at < 0:
+                if dense:
+                    _fill(y, 1, n * block, value)
+                else:
+                    for o in range(n):
+                        _fill(
+                            y.unsafe_offset(o * output_stride), 1, block, value
+                        )
+            elif doubled:
+                _double(y, source.unsafe_offset(at), n // 2)
+            elif unit:
+                var x = source.unsafe_offset(at)
+                if row.axis.kind == ROLL:
+                    _copy(y, x.unsafe_offset((n - low) * block), low * block)
                 else:
                     by_table(0, low)
                 if high > low:
-                    var first = low * Int(row.output_stride)
-                    var origin = (low - Int(row.axis.shift)) * Int(
-                        row.input_stride
+                    _copy(
+                        y.unsafe_offset(low * block),
+                        x.unsafe_offset((low - Int(row.axis.shift)) * block),
+                        (high - low) * block,
                     )
-                    if unit:
-                        _copy(
-                            y.unsafe_offset(first),
-                            x.unsafe_offset(origin),
-                            high - low,
-                        )
-                    else:
-                        for _ in range(low, high):
-                            y.unsafe_store(first, x.unsafe_load(origin))
-                            first += Int(row.output_stride)
-                            origin += Int(row.input_stride)
                 by_table(high, n)
+            else:
+                by_table(0, n)
             before = at
             before_to = to.unsafe_get(outer)
             changed = outer - 1
@@ -329,7 +357,7 @@ def _copy_on_cpu[
                 changed -= 1
             changed = max(changed, 0)
 
-    parallel_ranges(call, rows, GRAIN // max(n, 1), some_rows)
+    parallel_ranges(call, rows, GRAIN // max(n * block, 1), some_rows)
     _ = table^
 
 
@@ -348,21 +376,28 @@ def _run(row: _Dimension, n: Int) -> Tuple[Int, Int]:
 @inline(.always)
 def _copy[storage: DType](target: Data[storage], source: Data[storage], n: Int):
     """Copies neighbours; few of them without a call."""
-    if n >= 4 * PAIR or n < PAIR // 2:
-        if n >= PAIR // 2:
-            unsafe_memcpy(dest=target, src=source, count=n)
-            return
+    comptime width = COPIED // size_of[storage]()
+    if n > 16 * width:
+        unsafe_memcpy(dest=target, src=source, count=n)
+    elif n >= width:
+        var i = 0
+        while i + width <= n:
+            target.unsafe_store(i, source.unsafe_load[width=width](i))
+            i += width
+        # The last vector overlaps the one before.
+        i = n - width
+        target.unsafe_store(i, source.unsafe_load[width=width](i))
+    elif n >= width // 4:
+        comptime part = max(width // 4, 1)
+        var i = 0
+        while i + part <= n:
+            target.unsafe_store(i, source.unsafe_load[width=part](i))
+            i += part
+        i = n - part
+        target.unsafe_store(i, source.unsafe_load[width=part](i))
+    else:
         for i in range(n):
             target.unsafe_store(i, source.unsafe_load(i))
-        return
-    comptime width = PAIR // 2
-    var i = 0
-    while i + width <= n:
-        target.unsafe_store(i, source.unsafe_load[width=width](i))
-        i += width
-    # The last vector overlaps the one before.
-    i = n - width
-    target.unsafe_store(i, source.unsafe_load[width=width](i))
 
 
 @inline(.always)
@@ -370,11 +405,12 @@ def _fill[
     storage: DType
 ](target: Data[storage], stride: Int, n: Int, value: Scalar[storage]):
     """Writes a number to every element of a row."""
+    comptime width = COPIED // size_of[storage]()
     var i = 0
     if stride == 1:
-        while i + PAIR // 2 <= n:
-            target.unsafe_store(i, SIMD[storage, PAIR // 2](value))
-            i += PAIR // 2
+        while i + width <= n:
+            target.unsafe_store(i, SIMD[storage, width](value))
+            i += width
     while i < n:
         target.unsafe_store(i * stride, value)
         i += 1

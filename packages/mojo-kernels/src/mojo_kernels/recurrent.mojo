@@ -9,7 +9,7 @@ With a = the input's gates plus the hidden state's gates, biases included, as to
 from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type, sigmoid, tanh
+from mojo_kernels.math import compute_type, narrow, sigmoid, tanh
 from mojo_kernels.reduction.rows import gpu_context
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.sys.info import has_accelerator, simd_width_of
@@ -57,7 +57,7 @@ struct _Matrix[dtype: DType](TrivialRegisterPassable):
         w: Int
     ](self, row: Int, column: Int, value: SIMD[compute_type[Self.dtype](), w]):
         self.data.unsafe_store(
-            row * Int(self.row_stride) + column, value.cast[Self.dtype]()
+            row * Int(self.row_stride) + column, narrow[Self.dtype](value)
         )
 
 

@@ -3,7 +3,7 @@
 from max.gpu import block_idx
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.layout import OffsetCalculator
-from mojo_kernels.math import compute_type, exp, log
+from mojo_kernels.math import compute_type, exp, log, narrow
 from mojo_kernels.reduction.plan import wrap_dimension
 from mojo_kernels.reduction.rows import (
     ROW_BLOCK,
@@ -15,11 +15,15 @@ from mojo_kernels.reduction.rows import (
     row_sum,
     spread,
 )
+from mojo_kernels.reduction.transposed_rows import each_transposed_row
+from std.collections import Array
 from std.sys.info import has_accelerator, is_gpu
 from std.utils.static_tuple import StaticTuple
 
 comptime GRAIN = 8192
 """Elements that are worth a thread."""
+comptime STAGED = 4096
+"""Exponentials that wait on the stack, where the output cannot hold them."""
 
 
 @inline(.always)
@@ -29,18 +33,60 @@ def _softmax_row[
     """Normalizes one row: exp(x - max) / sum(exp(x - max)), or its logarithm.
     """
     comptime compute = compute_type[dtype]()
+    # On CPUs the exponentials wait: in the output, where it holds them without rounding.
+    comptime if op == "softmax" and not is_gpu():
+        comptime if out == compute:
+            _normalize_row[op](y, x, rebind[RowView[compute, across]](y), n)
+        else:
+            comptime lanes = max(across, 1)
+            var stack = Array[Scalar[compute], STAGED](uninitialized=True)
+            var address = Int(stack.unsafe_ptr())
+            var heap = List[Scalar[compute]]()
+            if n * lanes > STAGED:
+                heap.reserve(n * lanes)
+                address = Int(heap.unsafe_ptr())
+            _normalize_row[op](
+                y,
+                x,
+                RowView[across=across](
+                    Data[compute](unsafe_from_address=address), lanes
+                ),
+                n,
+            )
+            _ = heap^
+    else:
+        var nowhere = Data[compute](unsafe_from_address=Int(y.data))
+        _normalize_row[op, waits=False](
+            y, x, RowView[across=across](nowhere, 0), n
+        )
+
+
+@inline(.always)
+def _normalize_row[
+    dtype: DType,
+    out: DType,
+    across: Int,
+    //,
+    op: StaticString,
+    waits: Bool = True,
+](
+    y: RowView[out, across],
+    x: RowView[dtype, across],
+    terms: RowView[compute_type[dtype](), across],
+    n: Int,
+):
+    """Normalizes one row, with room for the exponentials if they wait there."""
+    comptime compute = compute_type[dtype]()
 
     def value[w: Int](i: Int) {imm} -> SIMD[compute, w]:
         return x.load[compute, w](i)
 
     var largest = row_max[across, compute](n, value)
-    # On CPUs the exponentials wait in the output, where it holds them without rounding.
-    comptime stores_terms = op == "softmax" and out == compute and not is_gpu()
 
     def term[w: Int](i: Int) {imm} -> SIMD[compute, w]:
         var e = exp(value[w](i) - spread[w](largest))
-        comptime if stores_terms:
-            y.store(i, e)
+        comptime if waits:
+            terms.store(i, e)
         return e
 
     var total = row_sum[across, compute](n, term)
@@ -52,8 +98,8 @@ def _softmax_row[
     def finish[w: Int](i: Int) {imm}:
         comptime if op == "log_softmax":
             y.store(i, value[w](i) - spread[w](largest) - spread[w](total))
-        elif stores_terms:
-            y.store(i, y.load[compute, w](i) * spread[w](total))
+        elif waits:
+            y.store(i, terms.load[compute, w](i) * spread[w](total))
         else:
             y.store(i, exp(value[w](i) - spread[w](largest)) * spread[w](total))
 
@@ -179,6 +225,15 @@ def softmax[
                 n,
             )
 
+        def convert[w: Int](values: SIMD[dtype, w]) {} -> SIMD[out, w]:
+            return narrow[out](values)
+
+        def moved_row(offsets: StaticTuple[Int, 2]) {imm}:
+            var at = RowView[across=0](y.unsafe_offset(offsets[0]), 1)
+            _softmax_row[op](at, at, n)
+
+        if each_transposed_row(rows, call, GRAIN, x, y, convert, moved_row):
+            return
         rows.each[compute_type[dtype]()](call, GRAIN, row)
 
 
@@ -237,4 +292,21 @@ def softmax_backward[
                 n,
             )
 
+        comptime if out == dtype:
+
+            def same[w: Int](values: SIMD[dtype, w]) {} -> SIMD[out, w]:
+                return values._refine[out]()
+
+            def moved_row(offsets: StaticTuple[Int, 3]) {imm}:
+                _gradient_row[op](
+                    RowView[across=0](dx.unsafe_offset(offsets[0]), 1),
+                    rebind[RowView[dtype, 0]](
+                        RowView[across=0](dx.unsafe_offset(offsets[0]), 1)
+                    ),
+                    RowView[across=0](y.unsafe_offset(offsets[2]), 1),
+                    n,
+                )
+
+            if each_transposed_row(rows, call, GRAIN, dy, dx, same, moved_row):
+                return
         rows.each[compute_type[dtype]()](call, GRAIN, row)

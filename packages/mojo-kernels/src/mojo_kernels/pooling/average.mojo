@@ -4,7 +4,7 @@ from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
@@ -138,9 +138,11 @@ struct _Average[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.target.unsafe_store(
             self.output.plane(point.n, point.c)
             + self.output.at(point.d, point.h, point.w),
-            self.divided(
-                sum, SIMD[Self.compute, w](Scalar[Self.compute](count))
-            ).cast[Self.dtype](),
+            narrow[Self.dtype](
+                self.divided(
+                    sum, SIMD[Self.compute, w](Scalar[Self.compute](count))
+                )
+            ),
         )
 
     @inline(.always)
@@ -171,7 +173,7 @@ struct _Average[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.target.unsafe_store(
             self.input.plane(point.n, point.c)
             + self.input.at(point.d, point.h, point.w),
-            sum.cast[Self.dtype](),
+            narrow[Self.dtype](sum),
         )
 
 
@@ -320,7 +322,7 @@ def _average_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
     comptime compute = compute_type[dtype]()
     comptime width = simd_width_of[compute]()
     # Rows of feature maps are short: half a vector register reaches more of them.
-    comptime narrow = max(width // 2, 1)
+    comptime half = max(width // 2, 1)
     var input = average.input
     var output = average.output
     var windows = average.windows
@@ -413,21 +415,24 @@ def _average_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
                     sum += load_lanes[w, step](sums, k)._refine[compute]()
                 target.unsafe_store(
                     column * (1 if w > 1 else output.stride(4)),
-                    average.divided[w](
-                        sum, width_counts.unsafe_load[width=w](column) * count
-                    ).cast[dtype](),
+                    narrow[dtype](
+                        average.divided[w](
+                            sum,
+                            width_counts.unsafe_load[width=w](column) * count,
+                        )
+                    ),
                 )
 
             var w = 0
             while w < columns:
-                if w == low and high - low >= narrow:
+                if w == low and high - low >= half:
                     while w < high:
-                        w = min(w, high - narrow)
+                        w = min(w, high - half)
                         if step == 1:
-                            finish[narrow, 1](w)
+                            finish[half, 1](w)
                         else:
-                            finish[narrow, 2](w)
-                        w += narrow
+                            finish[half, 2](w)
+                        w += half
                 else:
                     finish[1, 1](w)
                     w += 1
@@ -469,6 +474,7 @@ def _gradient_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
     var height_counts = counts.axis(1)
     var width_counts = counts.axis(2)
     var group = 1 if across else channels
+    var own_channels = channels if across else 1
     var rows_of_plane = input.size(2) * input.size(3)
     # Where windows do not overlap, no column is seen by two.
     var single = True
@@ -507,11 +513,38 @@ def _gradient_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
                                 ),
                             )
                 target.unsafe_store(
-                    column * input.stride(4) + channel, sum.cast[dtype]()
+                    column * input.stride(4) + channel, narrow[dtype](sum)
                 )
 
+            if (
+                row > start
+                and h > 0
+                and heights.start(h) == heights.start(h - 1)
+                and heights.end(h) == heights.end(h - 1)
+                and input.stride(4) == own_channels
+            ):
+                # The same outputs see the row above.
+                unsafe_memcpy(
+                    dest=target,
+                    src=target.unsafe_offset(-input.stride(3)),
+                    count=columns * own_channels,
+                )
+                continue
             if across:
                 for column in range(columns):
+                    if (
+                        column > 0
+                        and widths.start(column) == widths.start(column - 1)
+                        and widths.end(column) == widths.end(column - 1)
+                    ):
+                        # The same outputs see the column before.
+                        var to = target.unsafe_offset(column * input.stride(4))
+                        unsafe_memcpy(
+                            dest=to,
+                            src=to.unsafe_offset(-input.stride(4)),
+                            count=channels,
+                        )
+                        continue
                     c = 0
                     while c + width <= channels:
                         gather[width](column, c)
@@ -519,20 +552,6 @@ def _gradient_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
                     if c < channels:
                         # The last vector overlaps the one before.
                         gather[width](column, channels - width)
-                continue
-            if (
-                row > start
-                and h > 0
-                and heights.start(h) == heights.start(h - 1)
-                and heights.end(h) == heights.end(h - 1)
-                and input.stride(4) == 1
-            ):
-                # The same outputs see the row above.
-                unsafe_memcpy(
-                    dest=target,
-                    src=target.unsafe_offset(-input.stride(3)),
-                    count=columns,
-                )
                 continue
             var is_first = True
             for i in range(depths.start(d), depths.end(d)):
@@ -570,7 +589,7 @@ def _gradient_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
                     if is_first or j == widths.end(column):
                         sum = 0
                     target.unsafe_store(
-                        column * input.stride(4), sum.cast[dtype]()
+                        column * input.stride(4), narrow[dtype](sum)
                     )
                 continue
             for column in range(columns):
@@ -578,7 +597,9 @@ def _gradient_on_cpu[dtype: DType](call: KernelCall, average: _Average[dtype]):
                 if not is_first:
                     for j in range(widths.start(column), widths.end(column)):
                         sum += sums.unsafe_load(j)
-                target.unsafe_store(column * input.stride(4), sum.cast[dtype]())
+                target.unsafe_store(
+                    column * input.stride(4), narrow[dtype](sum)
+                )
         _ = storage^
 
     parallel_ranges(

@@ -4,7 +4,7 @@ from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
@@ -24,7 +24,7 @@ from mojo_kernels.pooling.windows import (
     Windows,
     each_window,
 )
-from mojo_kernels.reduction.rows import gpu_context
+from mojo_kernels.reduction.rows import gpu_context, row_each
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import iota
 from std.sys.info import has_accelerator, simd_width_of, size_of
@@ -126,7 +126,7 @@ struct _Forward[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.y.unsafe_store(
             self.output.plane(point.n, point.c)
             + self.output.at(point.d, point.h, point.w),
-            best.cast[Self.dtype](),
+            narrow[Self.dtype](best),
         )
         self.found.unsafe_store(
             self.indices.plane(point.n, point.c)
@@ -343,7 +343,7 @@ struct _Backward[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.dx.unsafe_store(
             self.input.plane(point.n, point.c)
             + self.input.at(point.d, point.h, point.w),
-            sum.cast[Self.dtype](),
+            narrow[Self.dtype](sum),
         )
 
     def scatter(
@@ -548,12 +548,24 @@ def _scatter_on_cpu[dtype: DType](call: KernelCall, backward: _Backward[dtype]):
                 unsafe_from_address=Int(scratch.unsafe_ptr())
             )
             backward.scatter(sums, block, 1, n, c, planes)
+            var row_major = input.row_major_plane()
+
+            def round[w: Int](p: Int) {imm}:
+                target.unsafe_store(
+                    p, narrow[dtype](sums.unsafe_load[width=w](p))
+                )
+
+            if row_major and block == 1 and input.stride(4) == 1:
+                row_each[0, compute](size, round)
+                continue
             for p in range(size):
-                var to = input.in_plane(p)
+                var to = p * input.stride(4)
+                if not row_major:
+                    to = input.in_plane(p)
                 for k in range(planes):
                     target.unsafe_store(
                         to + k * input.stride(CHANNEL),
-                        sums.unsafe_load(p * block + k).cast[dtype](),
+                        narrow[dtype](sums.unsafe_load(p * block + k)),
                     )
         _ = scratch^
 

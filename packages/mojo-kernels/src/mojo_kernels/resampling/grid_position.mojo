@@ -1,7 +1,7 @@
 """Where the samples of a grid lie, and the elements that they depend on."""
 
 from mojo_kernels.abi import Data, KernelCall, Tensor
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
@@ -397,7 +397,7 @@ struct GridSampler[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.y.unsafe_store(
             self.output.plane(point.n, point.c)
             + self.output.at(point.d, point.h, point.w),
-            sum.cast[Self.dtype](),
+            narrow[Self.dtype](sum),
         )
 
     @inline(.always)
@@ -461,7 +461,7 @@ struct GridSampler[dtype: DType](DevicePassable, TrivialRegisterPassable):
         comptime for v in range(3):
             if v < Int(self.spatial):
                 target.unsafe_store(
-                    to + v * Int(value_stride), sums[v].cast[Self.dtype]()
+                    to + v * Int(value_stride), narrow[Self.dtype](sums[v])
                 )
 
 

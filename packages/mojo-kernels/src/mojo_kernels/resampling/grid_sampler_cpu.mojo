@@ -2,13 +2,14 @@
 
 from mojo_kernels.abi import Data, KernelCall, Tensor, Words
 from mojo_kernels.layout import parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.resampling.grid_position import (
     LINEAR,
     NEAREST,
     GridSampler,
     dense_volume,
 )
+from mojo_kernels.transposition import transpose_band
 from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
@@ -29,7 +30,9 @@ struct _TapTable[dtype: DType](Movable):
 
     var count: Int
     var offsets: List[Int64]
-    """Tap by tap: of the k-th tap of output `w` at `k * columns + w`."""
+    """Tap by tap: of the k-th tap of output `w` at `k * columns + w`; -1 for an element that counts as zero."""
+    var readable: List[Int64]
+    """The same, but 0 where there is no element."""
     var weights: List[Scalar[Self.dtype]]
 
     def __init__[element: DType](out self, sampler: GridSampler[element]):
@@ -41,6 +44,7 @@ struct _TapTable[dtype: DType](Movable):
             )
         var length = self.count * sampler.output.size(4)
         self.offsets = List[Int64](length=length, fill=0)
+        self.readable = List[Int64](length=length, fill=0)
         self.weights = List[Scalar[Self.dtype]](length=length, fill=0)
 
     def fill[
@@ -53,8 +57,7 @@ struct _TapTable[dtype: DType](Movable):
         d: Int,
         h: Int,
     ):
-        """Computes the taps of a row; the offset of an element that counts as zero is -1.
-        """
+        """Computes the taps of a row."""
         var columns = sampler.output.size(4)
         # Rows are short: half a register reaches more of them.
         comptime width = max(simd_width_of[Self.dtype]() // 2, 1)
@@ -77,6 +80,7 @@ struct _TapTable[dtype: DType](Movable):
         var height = sampler.position[1, w](point)
         var width = sampler.position[2, w](point)
         var offsets = self.offsets.unsafe_ptr()
+        var readable = self.readable.unsafe_ptr()
         var weights = self.weights.unsafe_ptr()
         var at = point.w
         for i in range(depth.count()):
@@ -94,6 +98,7 @@ struct _TapTable[dtype: DType](Movable):
                         + column * Int64(input.stride(4))
                     )
                     offsets.unsafe_store(at, inside.select(offset, Indices(-1)))
+                    readable.unsafe_store(at, inside.select(offset, Indices(0)))
                     weights.unsafe_store(
                         at,
                         (weight * width.weight(k)).cast[Self.dtype](),
@@ -113,26 +118,34 @@ def sample_on_cpu[dtype: DType](call: KernelCall, sampler: GridSampler[dtype]):
     """
     comptime compute = compute_type[dtype]()
     comptime width = simd_width_of[compute]()
-    comptime narrow = max(width // 2, 1)
+    comptime half = max(width // 2, 1)
     var output = sampler.output
     var input = sampler.input
     var channels = output.size(CHANNEL)
-    var across = (
-        input.stride(CHANNEL) == 1
-        and output.stride(CHANNEL) == 1
-        and channels >= width
-    )
+    var across = input.stride(CHANNEL) == 1 and channels >= width
+    var across_output = output.stride(CHANNEL) == 1
     var rows_of_sample = output.size(2) * output.size(3)
 
     def some_rows(start: Int, end: Int) {imm}:
         var taps = _TapTable[compute](sampler)
         var columns = output.size(4)
+        # The samples of a vector of channels, if they do not lie like that in the output.
+        var storage = List[Scalar[compute]](
+            length=columns * width if across and not across_output else 0,
+            fill=0,
+        )
+        var samples = Data[compute](
+            unsafe_from_address=Int(storage.unsafe_ptr())
+        )
         for row in range(start, end):
             var n, at = split(row, rows_of_sample)
             var d, h = split(at, output.size(3))
             taps.fill(sampler, input, n, d, h)
             var offsets = Words(
                 unsafe_from_address=Int(taps.offsets.unsafe_ptr())
+            )
+            var readable = Words(
+                unsafe_from_address=Int(taps.readable.unsafe_ptr())
             )
             var weights = Data[compute](
                 unsafe_from_address=Int(taps.weights.unsafe_ptr())
@@ -143,25 +156,55 @@ def sample_on_cpu[dtype: DType](call: KernelCall, sampler: GridSampler[dtype]):
             )
 
             @inline(.always)
-            def lanes[w: Int](c: Int, column: Int) {imm}:
-                var sum = SIMD[compute, w](0)
-                for k in range(taps.count):
-                    var offset = Int(offsets.unsafe_load(k * columns + column))
-                    if offset >= 0:
-                        sum += weights.unsafe_load(
-                            k * columns + column
-                        ) * load_lanes[w, 1](x, offset + c)
-                y.unsafe_store(c + column * output.stride(4), sum.cast[dtype]())
+            def lanes(c: Int) {imm}:
+                for column in range(columns):
+                    var sum = SIMD[compute, width](0)
+                    for k in range(taps.count):
+                        var offset = Int(
+                            offsets.unsafe_load(k * columns + column)
+                        )
+                        if offset >= 0:
+                            sum += weights.unsafe_load(
+                                k * columns + column
+                            ) * load_lanes[width, 1](x, offset + c)
+                    if across_output:
+                        y.unsafe_store(
+                            c + column * output.stride(4), narrow[dtype](sum)
+                        )
+                    else:
+                        samples.unsafe_store(column * width, sum)
+                if across_output:
+                    return
+                var target = y.unsafe_offset(c * output.stride(CHANNEL))
+
+                @inline(.always)
+                def load[w: Int](offset: Int) {imm} -> SIMD[dtype, w]:
+                    return narrow[dtype](samples.unsafe_load[width=w](offset))
+
+                if output.stride(4) == 1:
+                    transpose_band(
+                        target,
+                        output.stride(CHANNEL),
+                        width,
+                        width,
+                        columns,
+                        load,
+                    )
+                    return
+                for column in range(columns):
+                    for k in range(width):
+                        target.unsafe_store(
+                            k * output.stride(CHANNEL)
+                            + column * output.stride(4),
+                            load[1](column * width + k),
+                        )
 
             if across:
-                for column in range(columns):
-                    var c = 0
-                    while c + width <= channels:
-                        lanes[width](c, column)
-                        c += width
-                    if c < channels:
-                        # The last vector overlaps the one before.
-                        lanes[width](channels - width, column)
+                var c = 0
+                while c < channels:
+                    # The last vector overlaps the one before.
+                    lanes(min(c, channels - width))
+                    c += width
                 continue
 
             @inline(.always)
@@ -173,30 +216,37 @@ def sample_on_cpu[dtype: DType](call: KernelCall, sampler: GridSampler[dtype]):
                 var sum = SIMD[compute, w](0)
                 for k in range(taps.count):
                     var at = k * columns + column
-                    var offset = offsets.unsafe_load[width=w](at)
-                    var inside = offset.ge(SIMD[DType.int64, w](0))
-                    var values = plane.unsafe_gather(
-                        offset, inside, SIMD[dtype, w](0)
+                    var inside = offsets.unsafe_load[width=w](at).ge(
+                        SIMD[DType.int64, w](0)
                     )
+                    # Faster than the instruction that gathers.
+                    var values = SIMD[dtype, w](0)
+                    comptime for lane in range(w):
+                        values[lane] = plane.unsafe_load(
+                            Int(readable.unsafe_load(at + lane))
+                        )
                     sum += (
                         weights.unsafe_load[width=w](at)
-                        * values.cast[compute]()
+                        * inside.select(values, SIMD[dtype, w](0)).cast[
+                            compute
+                        ]()
                     )
-                target.unsafe_store(0, sum.cast[dtype]())
+                target.unsafe_store(0, narrow[dtype](sum))
 
             for c in range(channels):
                 var column = 0
                 if output.stride(4) == 1:
-                    while column + narrow <= columns:
-                        some[narrow](c, column)
-                        column += narrow
-                    if column < columns and columns >= narrow:
+                    while column + half <= columns:
+                        some[half](c, column)
+                        column += half
+                    if column < columns and columns >= half:
                         # The last vector overlaps the one before.
-                        some[narrow](c, columns - narrow)
+                        some[half](c, columns - half)
                         column = columns
                 while column < columns:
                     some[1](c, column)
                     column += 1
+        _ = storage^
         _ = taps^
 
     parallel_ranges(
@@ -282,7 +332,7 @@ def scatter_on_cpu[
                             * to_volume.stride(
                                 4
                             ) if row_major else to_volume.in_plane(i),
-                            sums.unsafe_load(own * size + i).cast[dtype](),
+                            narrow[dtype](sums.unsafe_load(own * size + i)),
                         )
             plane += count
         _ = scratch^

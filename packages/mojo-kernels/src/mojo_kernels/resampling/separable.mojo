@@ -4,9 +4,9 @@ from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall, Words
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
-from mojo_kernels.reduction.rows import gpu_context
-from mojo_kernels.resampling.axis import Axis, AxisReader
+from mojo_kernels.math import compute_type, narrow
+from mojo_kernels.reduction.rows import gpu_context, row_each
+from mojo_kernels.resampling.axis import LINEAR, Axis, AxisReader
 from mojo_kernels.volume import (
     BATCH,
     CHANNEL,
@@ -21,6 +21,8 @@ from std.utils.static_tuple import StaticTuple
 
 comptime GRAIN = 8192
 """Elements that are worth a thread."""
+comptime CACHED = 32768
+"""Elements of a row that is added up before its columns are."""
 
 
 @fieldwise_init
@@ -54,7 +56,7 @@ struct _Resampling[dtype: DType](DevicePassable, TrivialRegisterPassable):
         self.target.unsafe_store(
             self.result.plane(point.n, point.c)
             + self.result.at(point.d, point.h, point.w),
-            sum.cast[Self.dtype](),
+            narrow[Self.dtype](sum),
         )
 
     @inline(.always)
@@ -213,8 +215,15 @@ struct _Contributions[dtype: DType](Movable):
     var indices: List[Int64]
     var weights: List[Scalar[Self.dtype]]
 
-    def __init__(out self, axis: Axis[Self.dtype], *, transposed: Bool):
-        """Computes the contributions to all outputs, or if transposed to all inputs.
+    def __init__(
+        out self,
+        axis: Axis[Self.dtype],
+        *,
+        transposed: Bool,
+        padded: Bool = False,
+    ):
+        """Computes the contributions to all outputs, or if transposed to all inputs; of a padded row the element behind the
+        last one is zero.
         """
         self.starts = List[Int64]()
         self.indices = List[Int64]()
@@ -225,6 +234,15 @@ struct _Contributions[dtype: DType](Movable):
             for k in range(taps.count):
                 self.indices.append(Int64(axis.index(taps, k)))
                 self.weights.append(axis.weight(taps, k))
+            # At the border too, interpolation is between two.
+            if (
+                padded
+                and axis.kind == LINEAR
+                and taps.count == 1
+                and axis.inputs != axis.outputs
+            ):
+                self.indices.append(Int64(taps.first + 1))
+                self.weights.append(0)
         self.starts.append(Int64(len(self.indices)))
         if transposed:
             self._transpose(Int(axis.inputs))
@@ -257,6 +275,9 @@ struct _Contributions[dtype: DType](Movable):
         for i in range(len(self.starts) - 1):
             if Int(self.starts[i + 1] - self.starts[i]) != each:
                 each = 0
+        var pairs = each == 2
+        for i in range(0, len(self.indices) - 1, 2):
+            pairs = pairs and self.indices[i + 1] == self.indices[i] + 1
         return _View[Self.dtype](
             Words(unsafe_from_address=Int(self.starts.unsafe_ptr())),
             Words(unsafe_from_address=Int(self.indices.unsafe_ptr())),
@@ -264,6 +285,7 @@ struct _Contributions[dtype: DType](Movable):
                 unsafe_from_address=Int(self.weights.unsafe_ptr())
             ),
             each,
+            pairs,
         )
 
 
@@ -276,6 +298,8 @@ struct _View[dtype: DType](TrivialRegisterPassable):
     var weights: Data[Self.dtype]
     var each: Int
     """How many each element has; 0 where that differs."""
+    var pairs: Bool
+    """Each has two, which are neighbours."""
 
     @inline(.always)
     def start(self, i: Int) -> Int:
@@ -294,33 +318,45 @@ struct _View[dtype: DType](TrivialRegisterPassable):
 
     @inline(.always)
     def sum[
-        each: Int
-    ](self, row: Data[Self.dtype], i: Int) -> Scalar[Self.dtype]:
-        """The weighted sum of elements of a row.
+        each: Int, w: Int
+    ](self, row: Data[Self.dtype], i: Int, block: Int) -> SIMD[Self.dtype, w]:
+        """The weighted sum of elements of a row, each of which starts a block of neighbours.
 
         Parameters:
-            each: How many contributions all elements have; 0 where that differs.
+            each: How many contributions all elements have; 0 where that differs, -2 for neighbours.
+            w: How many neighbours.
         """
-        comptime if each > 0:
-            var sum = self.weight(each * i) * row.unsafe_load(
-                self.index(each * i)
+        comptime if each == -2:
+            # Only of single elements.
+            return SIMD[Self.dtype, w](
+                (
+                    self.weights.unsafe_load[width=2](2 * i)
+                    * row.unsafe_load[width=2](self.index(2 * i))
+                ).reduce_add()
+            )
+        elif each > 0:
+            var sum = self.weight(each * i) * row.unsafe_load[width=w](
+                self.index(each * i) * block
             )
             comptime for k in range(1, each):
-                sum += self.weight(each * i + k) * row.unsafe_load(
-                    self.index(each * i + k)
+                sum += self.weight(each * i + k) * row.unsafe_load[width=w](
+                    self.index(each * i + k) * block
                 )
             return sum
         else:
-            var sum = Scalar[Self.dtype](0)
+            var sum = SIMD[Self.dtype, w](0)
             for j in range(self.start(i), self.start(i + 1)):
-                sum += self.weight(j) * row.unsafe_load(self.index(j))
+                sum += self.weight(j) * row.unsafe_load[width=w](
+                    self.index(j) * block
+                )
             return sum
 
 
 def _resample_on_cpu[
     dtype: DType, //, transposed: Bool
 ](call: KernelCall, resampling: _Resampling[dtype]):
-    """Weights vectors of channels, or adds up weighted rows first and then their columns.
+    """Adds up weighted rows first, and then their columns: elements, or where neighbouring channels are neighbours in memory
+    blocks of channels.
     """
     comptime compute = compute_type[dtype]()
     comptime width = simd_width_of[compute]()
@@ -328,27 +364,43 @@ def _resample_on_cpu[
     var input = resampling.input
     var depth_lists = _Contributions(resampling.depth, transposed=transposed)
     var height_lists = _Contributions(resampling.height, transposed=transposed)
-    var width_lists = _Contributions(resampling.width, transposed=transposed)
+    var width_lists = _Contributions(
+        resampling.width, transposed=transposed, padded=not transposed
+    )
     var depths = depth_lists.view()
     var heights = height_lists.view()
     var widths = width_lists.view()
     var channels = result.size(CHANNEL)
-    var across = (
+    var columns = result.size(4)
+    var input_columns = input.size(4)
+    var block = 1
+    if (
         result.channels_last()
         and input.stride(CHANNEL) == 1
         and channels >= width
-    )
-    var columns = result.size(4)
-    var input_columns = input.size(4)
-    var group = 1 if across else channels
+    ):
+        block = min(
+            channels,
+            max(width, CACHED // max(input_columns, 1) // width * width),
+        )
+    var groups = ceil_div(channels, block)
     var rows_of_plane = result.size(2) * result.size(3)
+    var column_stride = input.stride(4)
+    # A row's scratch is converted as a whole: half types are rounded faster in vectors.
+    var converts = dtype != compute and block == 1 and result.stride(4) == 1
 
     def some_rows(start: Int, end: Int) {imm}:
-        var storage = List[Scalar[compute]](length=input_columns, fill=0)
+        var storage = List[Scalar[compute]](
+            length=(input_columns + 1) * block + (columns if converts else 0),
+            fill=0,
+        )
         var sums = Data[compute](unsafe_from_address=Int(storage.unsafe_ptr()))
+        var unrounded = sums.unsafe_offset((input_columns + 1) * block)
         for row in range(start, end):
             var plane, at = split(row, rows_of_plane)
-            var n, c = split(plane, group)
+            var n, group = split(plane, groups)
+            # The last group overlaps the one before.
+            var c = min(group * block, channels - block)
             var d, h = split(at, result.size(3))
             var source = resampling.source.unsafe_offset(input.plane(n, c))
             var target = resampling.target.unsafe_offset(
@@ -356,79 +408,114 @@ def _resample_on_cpu[
             )
 
             @inline(.always)
-            def lanes[w: Int](column: Int, channel: Int) {imm}:
-                var sum = SIMD[compute, w](0)
-                for i in range(depths.start(d), depths.start(d + 1)):
-                    for j in range(heights.start(h), heights.start(h + 1)):
-                        var weight = depths.weight(i) * heights.weight(j)
-                        var offset = (
-                            input.at(depths.index(i), heights.index(j), 0)
-                            + channel
-                        )
-                        for k in range(
-                            widths.start(column), widths.start(column + 1)
-                        ):
-                            sum += (weight * widths.weight(k)) * load_lanes[
-                                w, 1
-                            ](
-                                source,
-                                offset + widths.index(k) * input.stride(4),
-                            )
-                target.unsafe_store(
-                    column * result.stride(4) + channel, sum.cast[dtype]()
-                )
+            def each_element[
+                Body: def[w: Int](Int, Int) -> None
+            ](body: Body) {imm}:
+                var run = block
+                var runs = input_columns
+                if column_stride == block:
+                    run *= runs
+                    runs = 1
+                for r in range(runs):
+                    var k = 0
+                    while k + width <= run:
+                        body[width](r * run + k, r * column_stride + k)
+                        k += width
+                    comptime if width > 4:
+                        while k + 4 <= run:
+                            body[4](r * run + k, r * column_stride + k)
+                            k += 4
+                    while k < run:
+                        body[1](r * run + k, r * column_stride + k)
+                        k += 1
 
-            if across:
-                for column in range(columns):
-                    c = 0
-                    while c + width <= channels:
-                        lanes[width](column, c)
-                        c += width
-                    if c < channels:
-                        # The last vector overlaps the one before.
-                        lanes[width](column, channels - width)
-                continue
             var is_first = True
+            var waits = False
+            var a = source
+            var a_weight = Scalar[compute](0)
+
+            @inline(.always)
+            def add_rows[
+                both: Bool
+            ](b: Data[dtype], b_weight: Scalar[compute]) {imm}:
+                @inline(.always)
+                def add[w: Int](k: Int, offset: Int) {imm}:
+                    var value = b_weight * load_lanes[w, 1](b, offset)
+                    comptime if both:
+                        value += a_weight * load_lanes[w, 1](a, offset)
+                    if not is_first:
+                        value += sums.unsafe_load[width=w](k)
+                    sums.unsafe_store(k, value)
+
+                each_element(add)
+
             for i in range(depths.start(d), depths.start(d + 1)):
                 for j in range(heights.start(h), heights.start(h + 1)):
                     var weight = depths.weight(i) * heights.weight(j)
                     var from_ = source.unsafe_offset(
                         input.at(depths.index(i), heights.index(j), 0)
                     )
-
-                    @inline(.always)
-                    def add[w: Int](k: Int, offset: Int) {imm}:
-                        var value = weight * load_lanes[w, 1](from_, offset)
-                        if not is_first:
-                            value += sums.unsafe_load[width=w](k)
-                        sums.unsafe_store(k, value)
-
-                    var k = 0
-                    if input.stride(4) == 1:
-                        while k + width <= input_columns:
-                            add[width](k, k)
-                            k += width
-                        comptime if width > 4:
-                            while k + 4 <= input_columns:
-                                add[4](k, k)
-                                k += 4
-                    while k < input_columns:
-                        add[1](k, k * input.stride(4))
-                        k += 1
-                    is_first = False
-            if is_first:
-                for k in range(input_columns):
+                    if waits:
+                        add_rows[True](from_, weight)
+                        is_first = False
+                    else:
+                        a = from_
+                        a_weight = weight
+                    waits = not waits
+            if waits:
+                add_rows[False](a, a_weight)
+            elif is_first:
+                for k in range(input_columns * block):
                     sums.unsafe_store(k, Scalar[compute](0))
 
             @inline(.always)
             def finish[each: Int]() {imm}:
-                for column in range(columns):
-                    target.unsafe_store(
-                        column * result.stride(4),
-                        widths.sum[each](sums, column).cast[dtype](),
-                    )
+                if block > 1:
+                    for column in range(columns):
+                        var to = target.unsafe_offset(column * result.stride(4))
 
-            if widths.each == 2:
+                        @inline(.always)
+                        def lanes(k: Int) {imm}:
+                            to.unsafe_store(
+                                k,
+                                narrow[dtype](
+                                    widths.sum[max(each, each * -1), width](
+                                        sums.unsafe_offset(k), column, block
+                                    )
+                                ),
+                            )
+
+                        var k = 0
+                        while k + width <= block:
+                            lanes(k)
+                            k += width
+                        if k < block:
+                            # The last vector overlaps the one before.
+                            lanes(block - width)
+                elif converts:
+                    for column in range(columns):
+                        unrounded.unsafe_store(
+                            column, widths.sum[each, 1](sums, column, 1)
+                        )
+
+                    def round[w: Int](k: Int) {imm}:
+                        target.unsafe_store(
+                            k, narrow[dtype](unrounded.unsafe_load[width=w](k))
+                        )
+
+                    row_each[0, compute](columns, round)
+                else:
+                    for column in range(columns):
+                        target.unsafe_store(
+                            column * result.stride(4),
+                            narrow[dtype](widths.sum[each, 1](sums, column, 1)),
+                        )
+
+            if widths.pairs:
+                finish[-2]()
+            elif widths.each == 1:
+                finish[1]()
+            elif widths.each == 2:
                 finish[2]()
             elif widths.each == 4:
                 finish[4]()
@@ -438,8 +525,8 @@ def _resample_on_cpu[
 
     parallel_ranges(
         call,
-        result.size(BATCH) * group * rows_of_plane,
-        GRAIN // max(columns * (channels if across else 1), 1),
+        result.size(BATCH) * groups * rows_of_plane,
+        GRAIN // max(columns * block, 1),
         some_rows,
     )
     _ = depth_lists^

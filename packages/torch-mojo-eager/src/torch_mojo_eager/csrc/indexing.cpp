@@ -117,6 +117,78 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad_output, const at::Ten
   return result;
 }
 
+// ---- embedding_bag -------------------------------------------------------------------------------------------------
+
+using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+constexpr int64_t kSum = 0, kMax = 2;
+
+KernelFamily& bag_family() {
+  static KernelFamily family("mojo_kernels.embedding_bag:embedding_bag[dtype={0},index={1}]",
+                             {kFloating, mask_of({at::kLong, at::kInt})});
+  return family;
+}
+
+void check_bags(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode,
+                const at::Tensor& per_sample_weights, bool include_last_offset) {
+  TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D, but got ", weight.dim(), " dimensions");
+  TORCH_CHECK(indices.dim() == 1 || indices.dim() == 2,
+              "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices.dim());
+  TORCH_CHECK(offsets.dim() == 1, "offsets has to be a 1D Tensor, but got Tensor of dimension ", offsets.dim());
+  for (const auto& [name, dtype] :
+       {std::pair("indices", indices.scalar_type()), std::pair("offsets", offsets.scalar_type())})
+    TORCH_CHECK(bag_family().supports(dtype, 1), "Expected tensor for argument '", name,
+                "' to have one of the following scalar types: Long, Int; but got torch.", dtype_name(dtype),
+                " instead");
+  if (per_sample_weights.defined()) {
+    TORCH_CHECK(mode == kSum, "embedding_bag: per_sample_weights only supported with mode='sum'");
+    TORCH_CHECK(per_sample_weights.scalar_type() == weight.scalar_type(), "expected per_sample_weights of dtype torch.",
+                dtype_name(weight.scalar_type()), " as the weight, got torch.",
+                dtype_name(per_sample_weights.scalar_type()));
+    TORCH_CHECK(per_sample_weights.numel() == indices.numel(), "expected as many per_sample_weights as indices");
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(bag_family().supports(weight.scalar_type()),
+                              "\"embedding_bag\" not implemented for torch.", dtype_name(weight.scalar_type()),
+                              "; convert the table to float32");
+  TORCH_CHECK(!include_last_offset || offsets.numel() >= 1,
+              "include_last_offset: number of offset should be at least 1");
+}
+
+// Sums, means or maxima of the rows that bags look up; the bag of each lookup, bag sizes, rows of maxima.
+Bags embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
+                   bool /*scale_grad_by_freq*/, int64_t mode, bool /*sparse*/,
+                   const std::optional<at::Tensor>& given_weights, bool include_last_offset, int64_t padding) {
+  const at::Tensor per_sample_weights = given_weights.value_or(at::Tensor());
+  check_bags(weight, indices, offsets, mode, per_sample_weights, include_last_offset);
+  const auto index_type = at::promote_types(indices.scalar_type(), offsets.scalar_type());
+  const auto device = weight.device().index();
+  auto vector = [](const at::Tensor& tensor, at::ScalarType dtype) {
+    return tensor.to(dtype).reshape({-1}).contiguous();
+  };
+  const at::Tensor lookups = vector(indices, index_type), starts = vector(offsets, index_type);
+  const int64_t bags = starts.numel() - include_last_offset, columns = weight.size(1);
+  at::Tensor output = empty({bags, columns}, weight.scalar_type(), device);
+  at::Tensor bag_of = empty({lookups.numel()}, index_type, device);
+  at::Tensor bag_size = empty({bags}, index_type, device);
+  at::Tensor maxima = mode == kMax ? empty({bags, columns}, index_type, device) : empty({0}, index_type, device);
+  if (bags == 0) return {output, bag_of, bag_size, maxima};
+  CallBuilder call;
+  for (const at::Tensor& tensor : {output, bag_of, bag_size}) call.add(tensor);
+  mode == kMax ? call.add(maxima) : call.add_absent();
+  for (const at::Tensor& tensor : {weight, lookups, starts}) call.add(tensor);
+  at::Tensor factors;
+  if (per_sample_weights.defined()) {
+    factors = vector(per_sample_weights, weight.scalar_type());
+    call.add(factors);
+  } else {
+    call.add_absent();
+  }
+  for (const int64_t word : {bags, int64_t{include_last_offset}, mode, padding}) call.word(word);
+  const std::array<at::ScalarType, 2> dtypes{weight.scalar_type(), index_type};
+  CurrentDevice guard(device);
+  call.launch(bag_family().slot(dtypes.data(), 2), device, "embedding_bag");
+  return {output, bag_of, bag_size, maxima};
+}
+
 // ---- index and index_put_ ------------------------------------------------------------------------------------------
 
 enum Action { kGet, kSet, kAdd };
@@ -293,6 +365,8 @@ void register_indexing() {
   register_kernel("index_select.out", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index_select_out)));
   register_kernel("embedding_dense_backward", key,
                   c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(embedding_dense_backward)));
+  for (const char* name : {"_embedding_bag", "_embedding_bag_forward_only"})
+    register_kernel(name, key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(embedding_bag)));
   register_kernel("index.Tensor", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index)));
   register_kernel("_index_put_impl_", key, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(index_put)));
 }

@@ -16,8 +16,6 @@ KERNELS = (
 )
 _SUM, _MEAN, _MAX = 0, 1, 2
 
-Bags = tuple[Tensor, Tensor, Tensor, Tensor]
-
 
 @op("aten::embedding_renorm_")
 def embedding_renorm_(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
@@ -29,77 +27,6 @@ def embedding_renorm_(self: Tensor, indices: Tensor, max_norm: float, norm_type:
     norms = torch.linalg.vector_norm(rows, norm_type, [1], True)
     factors = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0).to(self.dtype)
     return self.index_copy_(0, chosen.to(torch.int64), rows * factors)
-
-
-def _check(weight: Tensor, indices: Tensor, offsets: Tensor, mode: int, per_sample_weights: Tensor | None) -> None:
-    if weight.ndim != 2:
-        raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim} dimensions")
-    if indices.ndim not in (1, 2):
-        raise RuntimeError(f"input has to be a 1D or 2D Tensor, but got Tensor of dimension {indices.ndim}")
-    if offsets.ndim != 1:
-        raise RuntimeError(f"offsets has to be a 1D Tensor, but got Tensor of dimension {offsets.ndim}")
-    for name, tensor in (("indices", indices), ("offsets", offsets)):
-        if tensor.dtype not in (torch.int64, torch.int32):
-            raise RuntimeError(
-                f"Expected tensor for argument '{name}' to have one of the following scalar types: Long, Int; but got "
-                f"{tensor.dtype} instead"
-            )
-    if per_sample_weights is not None:
-        if mode != _SUM:
-            raise RuntimeError("embedding_bag: per_sample_weights only supported with mode='sum'")
-        if per_sample_weights.dtype != weight.dtype:
-            raise RuntimeError(
-                f"expected per_sample_weights of dtype {weight.dtype} as the weight, got {per_sample_weights.dtype}"
-            )
-        if per_sample_weights.numel() != indices.numel():
-            raise RuntimeError("expected as many per_sample_weights as indices")
-    if str(weight.dtype).removeprefix("torch.") not in FLOATING:
-        raise NotImplementedError(f'"embedding_bag" not implemented for {weight.dtype}; convert the table to float32')
-
-
-@op("aten::_embedding_bag_forward_only")
-@op("aten::_embedding_bag")
-def embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Bags:
-    """Sums, means or maxima of the rows that bags look up; the bag of each lookup, bag sizes, rows of maxima."""
-    _check(weight, indices, offsets, mode, per_sample_weights)
-    dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    indices, offsets = indices.to(dtype).reshape(-1).contiguous(), offsets.to(dtype).contiguous()
-    if include_last_offset and offsets.numel() < 1:
-        raise RuntimeError("include_last_offset: number of offset should be at least 1")
-    bags = offsets.numel() - int(include_last_offset)
-    columns = weight.shape[1]
-    output = weight.new_empty((bags, columns))
-    bag_of = torch.empty_like(indices)
-    bag_size = offsets.new_empty(bags)
-    maxima = offsets.new_empty((bags, columns) if mode == _MAX else 0)
-    if bags:
-        launch(
-            "embedding_bag:embedding_bag",
-            [
-                output,
-                bag_of,
-                bag_size,
-                maxima if mode == _MAX else None,
-                weight,
-                indices,
-                offsets,
-                None if per_sample_weights is None else per_sample_weights.reshape(-1).contiguous(),
-            ],
-            [bags, include_last_offset, mode, padding_idx],
-            dtype=weight.dtype,
-            index=dtype,
-        )
-    return output, bag_of, bag_size, maxima
 
 
 @op("aten::_embedding_bag_dense_backward")

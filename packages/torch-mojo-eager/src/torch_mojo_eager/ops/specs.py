@@ -53,6 +53,11 @@ _CPP_OPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("index.Tensor _index_put_impl_", (*ALL, "complex64"), "Reads and writes at positions that tensors hold."),
     ("index_select index_select.out", (*ALL, "complex64"), "Slices at given positions of a dimension."),
     ("embedding_dense_backward", FLOATING, "The gradient of an embedding table."),
+    (
+        "_embedding_bag _embedding_bag_forward_only",
+        FLOATING,
+        "Sums, means or maxima of the rows that bags look up; the bag of each lookup, bag sizes, rows of maxima.",
+    ),
     ("convolution_overrideable", (*FLOATING, "int64"), "Convolution, transposed or not, of 1 to 3 dimensions."),
     ("convolution_backward_overrideable", FLOATING, "The gradients of a convolution."),
     ("_fused_sdp_choice", FLOATING, "Which attention is chosen: ours where it can be."),
