@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 
 def both(device, *shape, dtype=torch.float32):
@@ -154,3 +158,24 @@ def test_rounding_to_half_types(device, dtype):
     assert torch.equal(x.to(device).to(dtype).cpu().nan_to_num(7), x.to(dtype).nan_to_num(7))
     one = torch.ones((), dtype=dtype)
     assert torch.equal((x.to(dtype).to(device) * one.to(device)).cpu().nan_to_num(7), x.to(dtype).nan_to_num(7))
+
+
+SMALLEST: dict[str, Callable[[Tensor], Tensor]] = {
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "grid_sample": lambda x: F.grid_sample(x, x.new_zeros(1, 4, 16, 2), align_corners=False),
+    "embedding_bag": lambda x: F.embedding_bag(x.new_zeros(1, 1, dtype=torch.long), x.flatten(0, 2)),
+    "cumsum": lambda x: x.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 32])
+@pytest.mark.parametrize("name", SMALLEST)
+def test_subnormal_bfloat16_stays(device, name, channels):
+    """There is an instruction that rounds them to zero."""
+    x = torch.full((1, channels, 4, 32), 5e-39, dtype=torch.bfloat16)
+    if channels > 1:
+        x = x.contiguous(memory_format=torch.channels_last)
+    actual = SMALLEST[name](x.to(device)).detach().cpu()
+    assert torch.equal(actual, x.flatten()[0].expand_as(actual))
