@@ -23,6 +23,10 @@ constexpr int kDtypeCodes = 32;
 constexpr uint64_t kFloating =
     1 << static_cast<int>(at::ScalarType::Half) | 1 << static_cast<int>(at::ScalarType::Float) |
     1 << static_cast<int>(at::ScalarType::Double) | 1 << static_cast<int>(at::ScalarType::BFloat16);
+constexpr uint64_t kNumeric = kFloating | 1 << static_cast<int>(at::ScalarType::Byte) |
+                              1 << static_cast<int>(at::ScalarType::Char) |
+                              1 << static_cast<int>(at::ScalarType::Short) |
+                              1 << static_cast<int>(at::ScalarType::Int) | 1 << static_cast<int>(at::ScalarType::Long);
 
 inline int64_t float_bits(double value) {
   int64_t bits;

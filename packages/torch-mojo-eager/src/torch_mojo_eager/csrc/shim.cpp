@@ -6,6 +6,7 @@
 #include "common.cpp"
 #include "convolution.cpp"
 #include "copy.cpp"
+#include "creation.cpp"
 #include "host.cpp"
 #include "indexing.cpp"
 #include "kernel_call.cpp"
@@ -27,6 +28,7 @@ TORCH_MOJO_API int32_t torch_mojo_initialize(const char* name, const int64_t* ma
     register_runtime(name);
     register_views();
     register_copies();
+    register_creation();
     register_launch();
     register_host();
     register_normalization();

@@ -17,18 +17,6 @@ def _check_dtype(name: str, out: torch.Tensor) -> None:
         )
 
 
-@op("aten::arange.start_out")
-def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
-    """start, start + step, ... below `end`."""
-    _check_dtype("arange", out)
-    # Meta tensors cost nothing and give torch's rounding of the length and its messages.
-    length = torch.arange(start, end, step, dtype=out.dtype, device="meta").numel()
-    if out.numel() != length:
-        out.resize_(length)
-    launch("range:arange", [out.view(-1)], [*number(start), *number(step)], dtype=out.dtype)
-    return out
-
-
 @op("aten::linspace.out")
 def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torch.Tensor:
     """`steps` numbers from start to end, equally spaced."""

@@ -46,6 +46,7 @@ _CPP_OPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("_copy_from _copy_from_and_resize", COPIED, "Copies within and between devices."),
     ("_local_scalar_dense", COPIED, "The value of one element, for which the host waits."),
     ("fill_.Scalar fill_.Tensor zero_", (*ALL, "complex64"), "Writes one value everywhere."),
+    ("arange.start_out", NUMERIC, "start, start + step, ... below `end`."),
     ("empty.memory_format empty_strided _efficientzerotensor", COPIED, "Memory that holds anything."),
     ("resize_ set_.source_Tensor set_.source_Storage set_.source_Storage_storage_offset", COPIED, "Other memory."),
     ("as_strided view _reshape_alias unfold view_as_real view_as_complex", COPIED, "A view."),
