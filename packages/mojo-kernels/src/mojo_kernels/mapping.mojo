@@ -216,6 +216,86 @@ def mapped_copy[dtype: DType](call: KernelCall) raises:
         _copy_on_cpu(call, target, source, dimensions, value)
 
 
+@fieldwise_init
+struct _Row[storage: DType](TrivialRegisterPassable):
+    """The fastest dimension that maps, of blocks of neighbours that stay together. By value: what stores might change would
+    be loaded again for every row.
+    """
+
+    var n: Int
+    """Blocks."""
+    var block: Int
+    """Elements of a block."""
+    var output_stride: Int
+    var inputs: Words
+    """Where the blocks' inputs lie; -1 where there is none."""
+    var low: Int
+    var high: Int
+    """Blocks from `low` to `high` are neighbours as their inputs are, if `unit`."""
+    var first: Int
+    """The input of block `low`, then."""
+    var dense: Bool
+    """Blocks are neighbours in the output."""
+    var unit: Bool
+    """In the input too."""
+    var rolls: Bool
+    """The blocks before `low` are neighbours too, if `unit`, and end where the input does."""
+    var doubled: Bool
+    """Every element is there twice."""
+    var value: Scalar[Self.storage]
+    """What is written where there is no input."""
+
+    @inline(.always)
+    def fill(self, y: Data[Self.storage]):
+        """Writes a row without inputs."""
+        if self.dense:
+            _fill(y, self.n * self.block, self.value)
+            return
+        for o in range(self.n):
+            _fill(
+                y.unsafe_offset(o * self.output_stride), self.block, self.value
+            )
+
+    @inline(.always)
+    def copy_some(
+        self, y: Data[Self.storage], x: Data[Self.storage], start: Int, end: Int
+    ):
+        """Writes blocks one by one."""
+        for o in range(start, end):
+            var offset = Int(self.inputs.unsafe_load(o))
+            var to = y.unsafe_offset(o * self.output_stride)
+            if self.block == 1:
+                to.unsafe_store(
+                    0, x.unsafe_load(offset) if offset >= 0 else self.value
+                )
+            elif offset >= 0:
+                _copy(to, x.unsafe_offset(offset), self.block)
+            else:
+                _fill(to, self.block, self.value)
+
+    @inline(.always)
+    def copy(self, y: Data[Self.storage], x: Data[Self.storage]):
+        """Writes a row."""
+        if self.doubled:
+            _double(y, x, self.n // 2)
+            return
+        if not self.unit:
+            self.copy_some(y, x, 0, self.n)
+            return
+        if self.rolls:
+            var before = self.low * self.block
+            _copy(y, x.unsafe_offset(self.n * self.block - before), before)
+        else:
+            self.copy_some(y, x, 0, self.low)
+        if self.high > self.low:
+            _copy(
+                y.unsafe_offset(self.low * self.block),
+                x.unsafe_offset(self.first),
+                (self.high - self.low) * self.block,
+            )
+        self.copy_some(y, x, self.high, self.n)
+
+
 def _copy_on_cpu[
     storage: DType
 ](
@@ -225,8 +305,7 @@ def _copy_on_cpu[
     mut dimensions: List[_Dimension],
     value: Scalar[storage],
 ):
-    """Copies row by row, a row of blocks of neighbours that stay together; the coordinates of the slower dimensions count
-    like an odometer.
+    """Copies row by row; the coordinates of the slower dimensions count like an odometer.
     """
     var block = 1
     var fastest = dimensions[len(dimensions) - 1]
@@ -239,17 +318,21 @@ def _copy_on_cpu[
     ):
         block = Int(fastest.axis.outputs)
         _ = dimensions.pop()
-    var outer = len(dimensions) - 1
-    var row = dimensions[outer]
-    var n = Int(row.axis.outputs)
+    if len(dimensions) == 1:
+        # There is always a dimension whose outputs are rows.
+        dimensions.insert(
+            0, _Dimension(Axis[DType.float32](IDENTITY, 1, 1), 0, 0)
+        )
+    var outer = len(dimensions) - 2
+    var mapped = dimensions[outer + 1]
     # Where the inputs of the outputs of each dimension that maps lie, -1 where there is none.
     var table = List[Int64]()
-    var tables = Array[Int, MAX_DIMENSIONS](fill=0)
+    var tables = Array[Int, MAX_DIMENSIONS + 1](fill=0)
     var rows = 1
-    for d in range(outer + 1):
+    for d in range(outer + 2):
         tables[d] = len(table)
         var dimension = dimensions[d]
-        if d < outer:
+        if d <= outer:
             rows *= Int(dimension.axis.outputs)
             if dimension.axis.kind == IDENTITY:
                 tables[d] = -1
@@ -257,105 +340,89 @@ def _copy_on_cpu[
         for o in range(Int(dimension.axis.outputs)):
             var i = dimension.axis.source(o)
             table.append(Int64(i) * dimension.input_stride if i >= 0 else -1)
-    var low, high = _run(row, n)
-    var dense = row.output_stride == Int64(block)
-    var unit = dense and row.input_stride == Int64(block)
-    var doubled = (
+    var offsets = Words(unsafe_from_address=Int(table.unsafe_ptr()))
+    var n = Int(mapped.axis.outputs)
+    var low, high = _run(mapped, n)
+    var dense = mapped.output_stride == Int64(block)
+    var unit = dense and mapped.input_stride == Int64(block)
+    var plan = _Row[storage](
+        n,
+        block,
+        Int(mapped.output_stride),
+        offsets.unsafe_offset(tables[outer + 1]),
+        low,
+        high,
+        (low - Int(mapped.axis.shift)) * block,
+        dense,
+        unit,
+        mapped.axis.kind == ROLL,
         unit
         and block == 1
-        and row.axis.kind == NEAREST
-        and row.axis.outputs == 2 * row.axis.inputs
+        and mapped.axis.kind == NEAREST
+        and mapped.axis.outputs == 2 * mapped.axis.inputs,
+        value,
     )
-    var offsets = Words(unsafe_from_address=Int(table.unsafe_ptr()))
-    var output_stride = Int(row.output_stride)
+    # The dimension whose outputs are rows.
+    var last = dimensions[outer]
+    var last_table = tables[outer]
+
+    @inline(.always)
+    def some_rows_of(y: Data[storage], base: Int, start: Int, end: Int) {imm}:
+        var row = plan
+        var x = source
+        var to_stride = Int(last.output_stride)
+        var from_stride = Int(last.input_stride)
+        var maps = last_table >= 0
+        var inputs = offsets.unsafe_offset(max(last_table, 0))
+        var before = -1
+        for o in range(start, end):
+            var to = y.unsafe_offset(o * to_stride)
+            var at = o * from_stride
+            if maps:
+                at = Int(inputs.unsafe_load(o))
+            if at < 0 or base < 0:
+                row.fill(to)
+            elif at == before and row.dense:
+                # As the row before, which is in the cache.
+                _copy(to, to.unsafe_offset(-to_stride), row.n * row.block)
+            else:
+                row.copy(to, x.unsafe_offset(base + at))
+            before = at
 
     def some_rows(start: Int, end: Int) {imm}:
+        var count = Int(last.axis.outputs)
         var coordinates = Array[Int, MAX_DIMENSIONS](fill=0)
-        # Where the row lies, up to each dimension; the input's is -1 outside of it.
-        var to = Array[Int, MAX_DIMENSIONS + 1](fill=0)
-        var from_ = Array[Int, MAX_DIMENSIONS + 1](fill=0)
-        var rest = start
+        var rest, position = split(start, count)
         for d in range(outer - 1, -1, -1):
             var quotient, coordinate = split(
                 rest, Int(dimensions.unsafe_get(d).axis.outputs)
             )
             rest = quotient
             coordinates.unsafe_get(d) = coordinate
-        var changed = 0
-        var before = -1
-        var before_to = 0
-        for _ in range(start, end):
-            for d in range(changed, outer):
+        var left = end - start
+        while left > 0:
+            var to = 0
+            var base = 0
+            for d in range(outer):
                 var o = coordinates.unsafe_get(d)
                 var i = o * Int(dimensions.unsafe_get(d).input_stride)
                 if tables.unsafe_get(d) >= 0:
                     i = Int(offsets.unsafe_load(tables.unsafe_get(d) + o))
-                to.unsafe_get(d + 1) = to.unsafe_get(d) + o * Int(
-                    dimensions.unsafe_get(d).output_stride
-                )
-                var base = from_.unsafe_get(d)
-                from_.unsafe_get(d + 1) = base + i if min(i, base) >= 0 else -1
-            var y = target.unsafe_offset(to.unsafe_get(outer))
-            var at = from_.unsafe_get(outer)
-
-            @inline(.always)
-            def by_table(first: Int, last: Int) {imm}:
-                var x = source.unsafe_offset(at)
-                var inputs = offsets.unsafe_offset(tables.unsafe_get(outer))
-                for o in range(first, last):
-                    var offset = Int(inputs.unsafe_load(o))
-                    if block > 1:
-                        var place = y.unsafe_offset(o * output_stride)
-                        if offset >= 0:
-                            _copy(place, x.unsafe_offset(offset), block)
-                        else:
-                            _fill(place, 1, block, value)
-                    else:
-                        y.unsafe_store(
-                            o * output_stride,
-                            x.unsafe_load(offset) if offset >= 0 else value,
-                        )
-
-            if at >= 0 and at == before and dense:
-                # As the row before, which is in the cache.
-                _copy(y, target.unsafe_offset(before_to), n * block)
-            elif at < 0:
-                if dense:
-                    _fill(y, 1, n * block, value)
-                else:
-                    for o in range(n):
-                        _fill(
-                            y.unsafe_offset(o * output_stride), 1, block, value
-                        )
-            elif doubled:
-                _double(y, source.unsafe_offset(at), n // 2)
-            elif unit:
-                var x = source.unsafe_offset(at)
-                if row.axis.kind == ROLL:
-                    _copy(y, x.unsafe_offset((n - low) * block), low * block)
-                else:
-                    by_table(0, low)
-                if high > low:
-                    _copy(
-                        y.unsafe_offset(low * block),
-                        x.unsafe_offset((low - Int(row.axis.shift)) * block),
-                        (high - low) * block,
-                    )
-                by_table(high, n)
-            else:
-                by_table(0, n)
-            before = at
-            before_to = to.unsafe_get(outer)
-            changed = outer - 1
-            while changed >= 0:
-                coordinates.unsafe_get(changed) += 1
-                if coordinates.unsafe_get(changed) < Int(
-                    dimensions.unsafe_get(changed).axis.outputs
+                to += o * Int(dimensions.unsafe_get(d).output_stride)
+                base = base + i if min(i, base) >= 0 else -1
+            var some = min(left, count - position)
+            some_rows_of(
+                target.unsafe_offset(to), base, position, position + some
+            )
+            left -= some
+            position = 0
+            for d in range(outer - 1, -1, -1):
+                coordinates.unsafe_get(d) += 1
+                if coordinates.unsafe_get(d) < Int(
+                    dimensions.unsafe_get(d).axis.outputs
                 ):
                     break
-                coordinates.unsafe_get(changed) = 0
-                changed -= 1
-            changed = max(changed, 0)
+                coordinates.unsafe_get(d) = 0
 
     parallel_ranges(call, rows, GRAIN // max(n * block, 1), some_rows)
     _ = table^
@@ -403,16 +470,15 @@ def _copy[storage: DType](target: Data[storage], source: Data[storage], n: Int):
 @inline(.always)
 def _fill[
     storage: DType
-](target: Data[storage], stride: Int, n: Int, value: Scalar[storage]):
-    """Writes a number to every element of a row."""
+](target: Data[storage], n: Int, value: Scalar[storage]):
+    """Writes a number to neighbours."""
     comptime width = COPIED // size_of[storage]()
     var i = 0
-    if stride == 1:
-        while i + width <= n:
-            target.unsafe_store(i, SIMD[storage, width](value))
-            i += width
+    while i + width <= n:
+        target.unsafe_store(i, SIMD[storage, width](value))
+        i += width
     while i < n:
-        target.unsafe_store(i * stride, value)
+        target.unsafe_store(i, value)
         i += 1
 
 
