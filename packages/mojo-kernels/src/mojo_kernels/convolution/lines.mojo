@@ -10,9 +10,10 @@ from std.sys.intrinsics import masked_store
 
 from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.convolution.geometry import Gather
+from mojo_kernels.convolution.geometry import Axis, Gather
 from mojo_kernels.convolution.packing import Panels
 from mojo_kernels.convolution.regions import Regions, is_readable
+from mojo_kernels.matmul.direct import load_some
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
 from mojo_kernels.matmul.packed import allocate, release, run
 from mojo_kernels.matmul.packing import pack_panel, transpose_square
@@ -20,6 +21,10 @@ from mojo_kernels.matmul.tile import TileFormat, multiply_add
 
 comptime BUFFER_ROWS = 512
 """Rows of weights that are transposed at a time."""
+comptime MAX_CLASSES = 32
+"""Classes of targets that are told apart."""
+comptime CLASS = 5
+"""Words of a class: its first run, the number of runs, groups of a run, its first target, the number of targets."""
 
 
 def fills_lines[dtype: DType](gather: Gather[dtype]) -> Bool:
@@ -92,23 +97,15 @@ def gather_lines[
     var tasks = stacks * gather.groups * blocks
     var workers = min(threads, tasks)
 
-    # The depth as runs of neighbours.
     var taps = gather.taps()
-    var x_taps = gather.axes[2].taps
-    var runs = taps
-    if taps > 0 and regions.merges_taps():
-        runs = taps // x_taps
-    var run_size = regions.run()
-    var run_offsets = allocate[DType.int64](max(runs, 1))
-    for index in range(runs):
-        var x = 0
-        var row = index
-        if runs == taps:
-            row, x = divmod(index, x_taps)
-        var z, y = divmod(row, gather.axes[1].taps)
-        run_offsets.unsafe_store(index, Int64(regions.tap_offset(z, y, x)))
-
-    var b_panel = runs * run_size * columns + Panels[dtype].SLACK
+    var classes = allocate[DType.int64](CLASS * MAX_CLASSES)
+    var run_offsets = allocate[DType.int64](2 * max(taps, 1) * MAX_CLASSES)
+    var pattern = allocate[DType.int64](regions.height * regions.width)
+    var class_count = _find_classes(
+        regions, together, classes, run_offsets, pattern
+    )
+    var skips = class_count > 1
+    var b_panel = regions.depth() * columns + Panels[dtype].SLACK
     var weights = allocate[packed](gather.groups * panels * b_panel)
 
     def pack(task: Int) {imm}:
@@ -130,14 +127,15 @@ def gather_lines[
         workers * together * copy_size if not regions.in_place else 1
     )
     var sums = allocate[accumulate](workers * limit * columns)
-    var places = allocate[DType.int64](workers * 2 * limit)
+    var places = allocate[DType.int64](workers * 3 * limit)
     var next = Atomic[Int64](0)
 
     def work(worker: Int) {imm, mut next}:
         var own = copies.unsafe_offset(worker * together * copy_size)
         var own_sums = sums.unsafe_offset(worker * limit * columns)
-        var sources = places.unsafe_offset(worker * 2 * limit)
+        var sources = places.unsafe_offset(worker * 3 * limit)
         var targets = sources.unsafe_offset(limit)
+        var slots = targets.unsafe_offset(limit)
         while True:
             var task = Int(next.fetch_add(1))
             if task >= tasks:
@@ -154,7 +152,8 @@ def gather_lines[
                     )
                 )
             var count = 0
-            for i in range(min(together, region_count - stack * together)):
+            var stacked = min(together, region_count - stack * together)
+            for i in range(stacked):
                 var region = regions.region(stack * together + i)
                 var start = i * copy_size
                 if regions.in_place:
@@ -179,10 +178,33 @@ def gather_lines[
                             count,
                             Int64(out_row + x * gather.axes[2].out_stride),
                         )
+                        slots.unsafe_store(count, Int64(count))
                         count += 1
+            if skips:
+                var size = regions.height * regions.width
+                var at = 0
+                for c in range(class_count):
+                    var class_ = classes.unsafe_offset(c * CLASS)
+                    var first = Int(class_.unsafe_load(3))
+                    var end = first + Int(class_.unsafe_load(4))
+                    for i in range(stacked):
+                        for e in range(first, end):
+                            var slot = Int(pattern.unsafe_load(e))
+                            var y, x = divmod(slot, regions.width)
+                            sources.unsafe_store(
+                                at,
+                                Int64(
+                                    i * copy_size
+                                    + y * gather.axes[1].step * regions.row
+                                    + x * regions.target_step()
+                                ),
+                            )
+                            slots.unsafe_store(at, Int64(i * size + slot))
+                            at += 1
             # The tile reads rows that do not exist, too.
             for i in range(rows):
                 sources.unsafe_store(count + i, sources.unsafe_load(count - 1))
+                slots.unsafe_store(count + i, slots.unsafe_load(count - 1))
             for panel in range(
                 block * block_panels, min((block + 1) * block_panels, panels)
             ):
@@ -191,18 +213,28 @@ def gather_lines[
                 var right = weights.unsafe_offset(
                     (group * panels + panel) * b_panel
                 )
-                for i in range(0, count, rows):
-                    _multiply_rows[dtype](
-                        min(rows, count - i),
-                        channels,
-                        base,
-                        sources.unsafe_offset(i),
-                        runs,
-                        run_offsets,
-                        run_size // group_size,
-                        right,
-                        own_sums.unsafe_offset(i * columns),
-                    )
+                for c in range(class_count):
+                    var class_ = classes.unsafe_offset(c * CLASS)
+                    var first = 0
+                    var end = count
+                    if skips:
+                        first = Int(class_.unsafe_load(3)) * stacked
+                        end = first + Int(class_.unsafe_load(4)) * stacked
+                    for i in range(first, end, rows):
+                        _multiply_rows[dtype](
+                            min(rows, end - i),
+                            channels,
+                            base,
+                            sources.unsafe_offset(i),
+                            slots.unsafe_offset(i),
+                            Int(class_.unsafe_load(1)),
+                            run_offsets.unsafe_offset(
+                                2 * Int(class_.unsafe_load(0))
+                            ),
+                            Int(class_.unsafe_load(2)),
+                            right,
+                            own_sums,
+                        )
                 _store_panel[dtype](
                     gather,
                     group * gather.results + channel,
@@ -217,7 +249,129 @@ def gather_lines[
     release(sums)
     release(copies)
     release(weights)
+    release(pattern)
     release(run_offsets)
+    release(classes)
+
+
+@inline(.always)
+def _inside(axis: Axis, target: Int) -> Tuple[Int, Int]:
+    """The first tap of a target that exists, and the one behind the last."""
+    var first = axis.source(target, 0)
+    var low = min(ceil_div(max(-first, 0), axis.dilation), axis.taps)
+    var high = min(
+        ceil_div(max(axis.size - first, 0), axis.dilation), axis.taps
+    )
+    return low, max(high, low)
+
+
+@inline(.always)
+def _is_new(axis: Axis, target: Int) -> Bool:
+    """Whether no target before has the same taps."""
+    var low, high = _inside(axis, target)
+    for other in range(target):
+        var other_low, other_high = _inside(axis, other)
+        if low == other_low and high == other_high:
+            return False
+    return True
+
+
+def _find_classes[
+    dtype: DType
+](
+    regions: Regions[dtype],
+    together: Int,
+    classes: Data[DType.int64],
+    runs: Data[DType.int64],
+    pattern: Data[DType.int64],
+) -> Int:
+    """Lists the depth as runs of neighbours: where sources and weights of each start.
+
+    Of small images, targets whose taps are partly outside of the source are classes of their own, without those taps,
+    if that saves work; `pattern` receives the targets of a region, class by class.
+    """
+    comptime group = TileFormat[dtype].GROUP
+    comptime columns = TileFormat[dtype].COLUMNS
+    comptime third = TileFormat[dtype].ROWS // 3
+    var gather = regions.gather
+    var x = gather.axes[2]
+    var y = gather.axes[1]
+    var taps = gather.taps()
+    var merges = regions.merges_taps()
+
+    @inline(.always)
+    def add_runs(
+        first: Int, y_low: Int, y_high: Int, x_low: Int, x_high: Int
+    ) {imm} -> Int:
+        var found = first
+        for tz in range(gather.axes[0].taps):
+            for ty in range(y_low, y_high):
+                for tx in range(x_low, x_low + 1 if merges else x_high):
+                    var row = tz * y.taps + ty
+                    var tap = row if regions.unfolded else row * x.taps + tx
+                    runs.unsafe_store(
+                        2 * found, Int64(regions.tap_offset(tz, ty, tx))
+                    )
+                    runs.unsafe_store(
+                        2 * found + 1, Int64(tap * regions.channels * columns)
+                    )
+                    found += 1
+        return found - first
+
+    if regions.is_whole() and not regions.unfolded and taps > 1:
+        var count = 0
+        var found = 0
+        var targets = 0
+        var work = 0
+        for y0 in range(y.targets):
+            if not _is_new(y, y0):
+                continue
+            var y_low, y_high = _inside(y, y0)
+            for x0 in range(x.targets):
+                if count == MAX_CLASSES or not _is_new(x, x0):
+                    continue
+                var x_low, x_high = _inside(x, x0)
+                var class_ = classes.unsafe_offset(count * CLASS)
+                var here = add_runs(found, y_low, y_high, x_low, x_high)
+                var size = regions.channels
+                if merges:
+                    size *= x_high - x_low
+                class_.unsafe_store(0, Int64(found))
+                class_.unsafe_store(1, Int64(here))
+                class_.unsafe_store(2, Int64(size // group))
+                class_.unsafe_store(3, Int64(targets))
+                found += here
+                var first = targets
+                for y1 in range(y.targets):
+                    var low, high = _inside(y, y1)
+                    if low != y_low or high != y_high:
+                        continue
+                    for x1 in range(x.targets):
+                        var left, right = _inside(x, x1)
+                        if left == x_low and right == x_high:
+                            pattern.unsafe_store(
+                                targets, Int64(y1 * x.targets + x1)
+                            )
+                            targets += 1
+                class_.unsafe_store(4, Int64(targets - first))
+                work += (
+                    ceil_div((targets - first) * together, third) * here * size
+                )
+                count += 1
+        var all = (
+            ceil_div(y.targets * x.targets * together, third)
+            * taps
+            * regions.channels
+        )
+        if targets == y.targets * x.targets and 33 * work < 32 * all:
+            return count
+    classes.unsafe_store(0, 0)
+    classes.unsafe_store(
+        1,
+        Int64(add_runs(0, 0, y.taps, 0, x.taps) if taps > 0 else 0),
+    )
+    classes.unsafe_store(2, Int64(regions.run() // group))
+    return 1
 
 
 @inline(.never)
@@ -228,6 +382,7 @@ def _multiply_rows[
     columns: Int,
     a: Data[TileFormat[dtype].PACKED],
     places: Data[DType.int64],
+    slots: Data[DType.int64],
     runs: Int,
     run_offsets: Data[DType.int64],
     groups: Int,
@@ -244,7 +399,7 @@ def _multiply_rows[
         comptime for j in range(Format.VECTORS, 0, -1):
             if thirds == i and vectors == j:
                 _multiply_places[dtype, i * third, j](
-                    a, places, runs, run_offsets, groups, b, sums
+                    a, places, slots, runs, run_offsets, groups, b, sums
                 )
 
 
@@ -254,6 +409,7 @@ def _multiply_places[
 ](
     a: Data[TileFormat[dtype].PACKED],
     places: Data[DType.int64],
+    slots: Data[DType.int64],
     runs: Int,
     run_offsets: Data[DType.int64],
     groups: Int,
@@ -271,9 +427,9 @@ def _multiply_places[
     var left = Array[Data[packed], rows](fill=a)
     comptime for i in range(rows):
         left[i] = a.unsafe_offset(Int(places.unsafe_load(i)))
-    var right = b
     for index in range(runs):
-        var at = Int(run_offsets.unsafe_load(index))
+        var at = Int(run_offsets.unsafe_load(2 * index))
+        var right = b.unsafe_offset(Int(run_offsets.unsafe_load(2 * index + 1)))
         for _ in range(groups):
             var row = Array[SIMD[packed, lanes], vectors](
                 fill=SIMD[packed, lanes](0)
@@ -292,10 +448,11 @@ def _multiply_places[
             at += group
             right = right.unsafe_offset(Format.COLUMNS * group)
     comptime for i in range(rows):
+        var line = target.unsafe_offset(
+            Int(slots.unsafe_load(i)) * Format.COLUMNS
+        )
         comptime for j in range(vectors):
-            target.unsafe_store[width=width](
-                i * Format.COLUMNS + j * width, sums[i * vectors + j]
-            )
+            line.unsafe_store[width=width](j * width, sums[i * vectors + j])
 
 
 @inline(.never)
@@ -417,6 +574,28 @@ def taps_follow[dtype: DType](gather: Gather[dtype]) -> Bool:
     )
 
 
+def taps_follow_backwards[dtype: DType](gather: Gather[dtype]) -> Bool:
+    """Whether the weights of two channels lie side by side, the last tap first.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        gather: The weights.
+
+    Returns:
+        True for planar weights of a transposed convolution without strides.
+    """
+    var x = gather.axes[2]
+    var y = gather.axes[1]
+    var z = gather.axes[0]
+    return (
+        (x.taps == 1 or x.weight_stride == -1)
+        and (y.taps == 1 or y.weight_stride == -x.taps)
+        and (z.taps == 1 or z.weight_stride == -x.taps * y.taps)
+    )
+
+
 @inline(.never)
 def pack_taps[
     dtype: DType, lines: Int
@@ -522,6 +701,11 @@ def pack_taps[
                                 2 * j, even.interleave(odd)
                             )
         return
+    if gather.merged == 1 and taps_follow_backwards(gather):
+        _pack_reversed_taps[dtype, lines](
+            gather, source.unsafe_offset(1 - taps), count, padded, panel
+        )
+        return
     for channel in range(padded):
         var tap = 0
         for tz in range(z.taps):
@@ -608,3 +792,65 @@ def _pack_unfolded_taps[
                     gather.weight_offset(group, first + lane, channel) + offset
                 ).cast[packed]()
             target.unsafe_store(lane * pair, value)
+
+
+@inline(.never)
+def _pack_reversed_taps[
+    dtype: DType, lines: Int
+](
+    gather: Gather[dtype],
+    source: Data[dtype],
+    count: Int,
+    padded: Int,
+    panel: Data[TileFormat[dtype].PACKED],
+):
+    """`pack_taps` of weights whose taps lie side by side from the last one, at `source`, on.
+    """
+    comptime packed = TileFormat[dtype].PACKED
+    comptime pair = TileFormat[dtype].GROUP
+    comptime width = TileFormat[dtype].WIDTH
+    comptime Square = Array[SIMD[packed, width], width]
+    var taps = gather.taps()
+    for channel in range(0, gather.channels, pair):
+        for first in range(0, lines, width):
+            for tap in range(0, taps, width):
+
+                @inline(.always)
+                def transposed(p: Int) {imm} -> Square:
+                    var square = Square(fill=SIMD[packed, width](0))
+                    if channel + p < gather.channels:
+                        var here = source.unsafe_offset(
+                            (channel + p) * gather.weight_channel
+                            + first * gather.weight_result
+                            + tap
+                        )
+                        comptime for i in range(width):
+                            if first + i < count:
+                                square[i] = load_some[
+                                    dtype, packed, width, False
+                                ](
+                                    here.unsafe_offset(
+                                        i * gather.weight_result
+                                    ),
+                                    taps - tap,
+                                )
+                        transpose_square(square)
+                    return square^
+
+                var even = transposed(0)
+                var target = panel.unsafe_offset(
+                    ((taps - 1 - tap) * padded + channel) * lines + first * pair
+                )
+                comptime if pair == 1:
+                    comptime for i in range(width):
+                        if tap + i < taps:
+                            target.unsafe_store[width=width](
+                                -i * padded * lines, even[i]
+                            )
+                else:
+                    var odd = transposed(1)
+                    comptime for i in range(width):
+                        if tap + i < taps:
+                            target.unsafe_store[width=2 * width](
+                                -i * padded * lines, even[i].interleave(odd[i])
+                            )

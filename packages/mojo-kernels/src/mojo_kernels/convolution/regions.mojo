@@ -283,6 +283,32 @@ struct Regions[dtype: DType, pairs: Bool = False](TrivialRegisterPassable):
             return self.position
         return self.gather.axes[2].step * self.position
 
+    def is_whole(self) -> Bool:
+        """Whether a region is a whole plane, of which parts are outside of the source.
+
+        Returns:
+            True for small images.
+        """
+        return (
+            not self.in_place
+            and self.height == self.gather.axes[1].targets
+            and self.width == self.gather.axes[2].targets
+        )
+
+    def depth(self) -> Int:
+        """How many products a target is the sum of, with those of padded channels.
+
+        Returns:
+            The sum over all runs.
+        """
+        if self.unfolded:
+            return (
+                self.gather.axes[0].taps
+                * self.gather.axes[1].taps
+                * self.channels
+            )
+        return self.gather.taps() * self.channels
+
     def run(self) -> Int:
         """How many neighbours along the depth lie side by side.
 
