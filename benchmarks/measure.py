@@ -11,6 +11,10 @@ from typing import Any
 
 import torch
 
+# Threads of stock PyTorch's loops look for work for some milliseconds after the last one (3.6 on an AMD server, by
+# OpenMP's default of 300000 looks) and would take cores from what is measured next.
+REST_SECONDS = 0.02
+
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
@@ -73,6 +77,12 @@ def seconds(statement: Callable[[], Any] | timeit.Timer, repetitions: int, synch
     return (time.perf_counter() - start) / repetitions
 
 
+def rested(statement: timeit.Timer, repetitions: int, synchronize: Callable[[], None]) -> float:
+    """Returns what `seconds` does, after a rest in which the other side's threads go to sleep."""
+    time.sleep(REST_SECONDS)
+    return seconds(statement, repetitions, synchronize)
+
+
 def alternate(
     result: Result,
     statement: str,
@@ -99,7 +109,7 @@ def alternate(
         once = seconds(timers[1], max(1, int(1e-4 / once)), waits[1])
         repetitions = max(1, int(budget.run_seconds / once))
         pairs = [
-            [seconds(timer, repetitions, wait) for timer, wait in zip(timers, waits, strict=True)]
+            [rested(timer, repetitions, wait) for timer, wait in zip(timers, waits, strict=True)]
             for _ in range(budget.rounds)
         ]
     except (RuntimeError, TypeError, ValueError) as error:
