@@ -458,7 +458,8 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
         b: SIMD[Self.accumulator, width],
     ) -> SIMD[Self.accumulator, width]:
         comptime if Self.accumulator.is_floating_point():
-            return (a.gt(b) | isnan(a)).select(a, b)
+            # One instruction for the inner choice, which keeps `b` where it is NaN.
+            return isnan(a).select(a, a.gt(b).select(a, b))
         else:
             return max(a, b)
 
@@ -471,7 +472,7 @@ struct Reducer[op: StaticString, dtype: DType, out: DType](
         b: SIMD[Self.accumulator, width],
     ) -> SIMD[Self.accumulator, width]:
         comptime if Self.accumulator.is_floating_point():
-            return (a.lt(b) | isnan(a)).select(a, b)
+            return isnan(a).select(a, a.lt(b).select(a, b))
         else:
             return min(a, b)
 

@@ -65,6 +65,12 @@ struct _TapTable[dtype: DType](Movable):
         while w + width <= columns:
             self._fill[width](sampler, input, Point(n, 0, d, h, w))
             w += width
+        if w < columns and columns >= width:
+            # The last vector overlaps the one before.
+            self._fill[width](
+                sampler, input, Point(n, 0, d, h, columns - width)
+            )
+            return
         while w < columns:
             self._fill[1](sampler, input, Point(n, 0, d, h, w))
             w += 1
