@@ -3,10 +3,14 @@
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.convolution.bands import weight_gradient_bands
 from mojo_kernels.convolution.direct import GRAIN, SLIDING
-from mojo_kernels.convolution.geometry import Axis, Gather
+from mojo_kernels.convolution.geometry import (
+    Axis,
+    Gather,
+    high_target,
+    low_target,
+)
 from mojo_kernels.convolution.packing import clear_run
 from mojo_kernels.matmul.direct import load_some, multiply_add
-from mojo_kernels.matmul.matrix import ceil_div
 from mojo_kernels.matmul.packed import allocate, release, run
 from mojo_kernels.matmul.tile import TileFormat
 
@@ -69,9 +73,10 @@ def _by_channels[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
                     + y * gather.axes[1].source_stride
                 )
                 # Targets for which all taps exist.
-                var inside = min(_low(inner, 0), inner.targets)
+                var inside = min(low_target(inner, 0), inner.targets)
                 var end = max(
-                    min(_high(inner, inner.taps - 1), inner.targets), inside
+                    min(high_target(inner, inner.taps - 1), inner.targets),
+                    inside,
                 )
                 if not slides:
                     end = inside
@@ -99,8 +104,8 @@ def _by_channels[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
                         high = low
                     for tap in range(inner.taps):
                         for side in range(2):
-                            var from_ = high if side else _low(inner, tap)
-                            var to = _high(inner, tap) if side else low
+                            var from_ = high if side else low_target(inner, tap)
+                            var to = high_target(inner, tap) if side else low
                             if from_ >= to:
                                 continue
                             if count >= block:
@@ -143,21 +148,6 @@ def _by_channels[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
                 channel * gather.weight_group, sum.cast[dtype]()
             )
     release(sums)
-
-
-@inline(.always)
-def _low(axis: Axis, tap: Int) -> Int:
-    """The first target for which a tap exists."""
-    return ceil_div(max(-axis.source(0, tap), 0), axis.step)
-
-
-@inline(.always)
-def _high(axis: Axis, tap: Int) -> Int:
-    """The target behind the last one for which a tap exists."""
-    return min(
-        axis.targets,
-        ceil_div(max(axis.size - axis.source(0, tap), 0), axis.step),
-    )
 
 
 @inline(.always)

@@ -76,6 +76,37 @@ struct Axis(TrivialRegisterPassable):
         )
 
 
+@inline(.always)
+def low_target(axis: Axis, tap: Int) -> Int:
+    """The first target for which a tap exists.
+
+    Args:
+        axis: The dimension.
+        tap: The tap.
+
+    Returns:
+        A target, perhaps behind the last one.
+    """
+    return ceil_div(max(-axis.source(0, tap), 0), axis.step)
+
+
+@inline(.always)
+def high_target(axis: Axis, tap: Int) -> Int:
+    """The target behind the last one for which a tap exists.
+
+    Args:
+        axis: The dimension.
+        tap: The tap.
+
+    Returns:
+        A target, perhaps before the first one.
+    """
+    return min(
+        axis.targets,
+        ceil_div(max(axis.size - axis.source(0, tap), 0), axis.step),
+    )
+
+
 @fieldwise_init
 struct Extent(TrivialRegisterPassable):
     """One spatial dimension of a convolution, as the call gives it."""

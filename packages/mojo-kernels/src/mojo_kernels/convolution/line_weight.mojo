@@ -8,12 +8,17 @@ from std.atomic import Atomic
 
 from mojo_kernels.math import narrow
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.convolution.geometry import Gather
+from mojo_kernels.convolution.geometry import (
+    Gather,
+    high_target,
+    low_target,
+)
 from mojo_kernels.convolution.lines import fills_lines, taps_follow
 from mojo_kernels.convolution.packing import clear_run
 from mojo_kernels.convolution.regions import (
     Regions,
     copy_positions,
+    has_padding,
     is_readable,
     spread,
 )
@@ -114,7 +119,13 @@ def weight_gradient_lines[
 
     var runs = taps
     var run_size = channel_block
-    if regions.merges_taps() and channel_blocks == 1:
+    # Of small images, taps leave out targets whose source is padding.
+    var skips = (
+        regions.is_whole()
+        and has_padding(gather)
+        and channel_block % (rows // 3) == 0
+    )
+    if regions.merges_taps() and channel_blocks == 1 and not skips:
         run_size *= gather.axes[2].taps
         runs = taps // gather.axes[2].taps
     # The dY of a target: channels, or pairs of them.
@@ -130,13 +141,14 @@ def weight_gradient_lines[
     var copy_size = ceil_div(regions.size + rows * group_size, 64) * 64
     var own_size = limit * line + together * copy_size
     var copies = allocate[packed](workers * own_size)
-    var places = allocate[DType.int64](workers * limit)
+    var places = allocate[DType.int64](workers * 2 * limit)
     var next = Atomic[Int64](0)
 
     def work(worker: Int) {imm, mut next}:
         var own_targets = copies.unsafe_offset(worker * own_size)
         var own_copies = own_targets.unsafe_offset(limit * line)
-        var sources = places.unsafe_offset(worker * limit)
+        var sources = places.unsafe_offset(worker * 2 * limit)
+        var targets = sources.unsafe_offset(limit)
         while True:
             var task = Int(next.fetch_add(1))
             if task >= tasks:
@@ -166,9 +178,8 @@ def weight_gradient_lines[
                 part * stacks // parts, (part + 1) * stacks // parts
             ):
                 var count = 0
-                for i in range(
-                    min(together, regions.count() - stack * together)
-                ):
+                var stacked = min(together, regions.count() - stack * together)
+                for i in range(stacked):
                     var region = regions.region(stack * together + i)
                     var start = i * copy_size
                     if in_place:
@@ -206,33 +217,38 @@ def weight_gradient_lines[
                                 count,
                                 Int64(row + x * regions.target_step()),
                             )
+                            targets.unsafe_store(count, Int64(count * line))
                             count += 1
-                for first in range(0, count, CHUNK):
-                    var depth = min(CHUNK, count - first)
-                    for j in range(0, results, columns):
-                        for index in range(runs):
-                            var x = 0
-                            var row = index
-                            if runs == taps:
-                                row, x = divmod(index, gather.axes[2].taps)
-                            var z, y = divmod(row, gather.axes[1].taps)
-                            var here = base.unsafe_offset(
-                                regions.tap_offset(z, y, x)
-                            )
-                            var size = run_size
-                            if channel_blocks > 1:
-                                size = channels
+                for index in range(runs):
+                    var x = 0
+                    var row = index
+                    if runs == taps:
+                        row, x = divmod(index, gather.axes[2].taps)
+                    var z, y = divmod(row, gather.axes[1].taps)
+                    var here = base.unsafe_offset(regions.tap_offset(z, y, x))
+                    if skips:
+                        count = _list_targets(
+                            regions,
+                            stacked,
+                            copy_size,
+                            y,
+                            x,
+                            line,
+                            sources,
+                            targets,
+                        )
+                    var size = run_size if channel_blocks == 1 else channels
+                    for first in range(0, count, CHUNK):
+                        for j in range(0, results, columns):
                             for i in range(0, size, rows):
                                 _add_lines[dtype](
                                     min(rows, size - i),
                                     min(columns, results - j),
-                                    depth,
+                                    min(CHUNK, count - first),
                                     here.unsafe_offset(i * group_size),
                                     sources.unsafe_offset(first),
-                                    own_targets.unsafe_offset(
-                                        first * line + j * group_size
-                                    ),
-                                    line,
+                                    own_targets.unsafe_offset(j * group_size),
+                                    targets.unsafe_offset(first),
                                     own.unsafe_offset(
                                         (index * run_size + i) * result_block
                                         + j
@@ -286,6 +302,41 @@ def weight_gradient_lines[
 
 
 @inline(.never)
+def _list_targets[
+    dtype: DType, pairs: Bool
+](
+    regions: Regions[dtype, pairs],
+    count: Int,
+    copy_size: Int,
+    y_tap: Int,
+    x_tap: Int,
+    line: Int,
+    sources: Data[DType.int64],
+    targets: Data[DType.int64],
+) -> Int:
+    """Lists where the first tap's sources and the targets lie of those targets of whole regions for which a tap exists.
+    """
+    var x_axis = regions.gather.axes[2]
+    var y_axis = regions.gather.axes[1]
+    var low = low_target(x_axis, x_tap)
+    var high = high_target(x_axis, x_tap)
+    var found = 0
+    for i in range(count):
+        for y in range(regions.height):
+            if not y_axis.contains(y_axis.source(y, y_tap)):
+                continue
+            var source = i * copy_size + y * y_axis.step * regions.row
+            var target = (i * regions.height + y) * regions.width
+            for x in range(low, high):
+                sources.unsafe_store(
+                    found, Int64(source + x * regions.target_step())
+                )
+                targets.unsafe_store(found, Int64((target + x) * line))
+                found += 1
+    return found
+
+
+@inline(.never)
 def _add_lines[
     dtype: DType
 ](
@@ -295,7 +346,7 @@ def _add_lines[
     a: Data[TileFormat[dtype].PACKED],
     places: Data[DType.int64],
     b: Data[TileFormat[dtype].PACKED],
-    b_step: Int,
+    b_places: Data[DType.int64],
     sums: Data[TileFormat[dtype].ACCUMULATE],
     stride: Int,
 ):
@@ -310,7 +361,7 @@ def _add_lines[
         comptime for j in range(Format.VECTORS, 0, -1):
             if thirds == i and vectors == j:
                 _add_places[dtype, i * third, j](
-                    rows, depth, a, places, b, b_step, sums, stride
+                    rows, depth, a, places, b, b_places, sums, stride
                 )
 
 
@@ -323,7 +374,7 @@ def _add_places[
     a: Data[TileFormat[dtype].PACKED],
     places: Data[DType.int64],
     b: Data[TileFormat[dtype].PACKED],
-    b_step: Int,
+    b_places: Data[DType.int64],
     target: Data[TileFormat[dtype].ACCUMULATE],
     stride: Int,
 ):
@@ -335,9 +386,9 @@ def _add_places[
     var sums = Array[SIMD[Format.ACCUMULATE, width], rows * vectors](
         fill=SIMD[Format.ACCUMULATE, width](0)
     )
-    var right = b
     for p in range(depth):
         var left = a.unsafe_offset(Int(places.unsafe_load(p)))
+        var right = b.unsafe_offset(Int(b_places.unsafe_load(p)))
         var row = Array[SIMD[packed, lanes], vectors](
             fill=SIMD[packed, lanes](0)
         )
@@ -352,7 +403,6 @@ def _add_places[
                     row[j],
                     sums[i * vectors + j],
                 )
-        right = right.unsafe_offset(b_step)
     comptime for i in range(rows):
         if i < existing:
             comptime for j in range(vectors):

@@ -490,14 +490,29 @@ def is_readable[dtype: DType](gather: Gather[dtype]) -> Bool:
         or gather.axes[2].source_stride * size_of[Scalar[dtype]]() % 2048 == 0
     ):
         return False
+    return not has_padding(gather)
+
+
+def has_padding[dtype: DType](gather: Gather[dtype]) -> Bool:
+    """Whether some taps are outside of the source.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        gather: The problem.
+
+    Returns:
+        False if every tap of every target exists.
+    """
     for d in range(3):
         var axis = gather.axes[d]
         if (
             axis.first < 0
             or axis.first + _reach(gather, d, axis.targets) > axis.size
         ):
-            return False
-    return True
+            return True
+    return False
 
 
 @inline(.always)
