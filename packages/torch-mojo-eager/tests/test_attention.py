@@ -52,6 +52,12 @@ def test_mask(device: torch.device, is_bool: bool) -> None:
     torch.testing.assert_close(out.cpu(), scaled_dot_product_attention(*operands, attn_mask=mask))
 
 
+def test_no_gradient_arrives(device: torch.device) -> None:
+    ours = _on(device, _operands())
+    out = torch._C._functions.UndefinedGrad()(scaled_dot_product_attention(*ours))
+    assert torch.autograd.grad(out, ours, torch.zeros_like(out), allow_unused=True) == (None, None, None)
+
+
 def test_without_batch(device: torch.device) -> None:
     operands = [operand[0] for operand in _operands()]
     out = scaled_dot_product_attention(*_on(device, operands))

@@ -137,6 +137,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
   TORCH_CHECK_NOT_IMPLEMENTED(!mask[3], "aten::", op, " has no gradient for attn_bias of dtype ",
                               dtype_name(query.scalar_type()),
                               " on mojo; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)");
+  // Autograd asks this op also where no gradient arrived.
+  if (!grad_out.defined()) return {};
   const at::Tensor dq = at::empty_like(query), dk = at::empty_like(key), dv = at::empty_like(value);
   std::vector<int64_t> state = {0, 0};
   if (dropout_p > 0) state = {seed.item<int64_t>(), offset.item<int64_t>()};
