@@ -23,6 +23,13 @@ class CompileConfig(Config):
         lambda: None,
         "Folder of compiled models. Default: graphs in the runtime's cache folder.",
     )
+    threads = Variable[int | None](
+        "TORCH_MOJO_COMPILE_THREADS",
+        positive,
+        lambda: None,
+        "How many threads the loops use that MAX generates for a CPU; kernels have the runtime's. Default: 1 on a "
+        "machine of up to four cores, where waking another thread costs more than it saves, else all cores.",
+    )
     workers = Variable[int | None](
         "TORCH_MOJO_COMPILE_JOBS",
         positive,

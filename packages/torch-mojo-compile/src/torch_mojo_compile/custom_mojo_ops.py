@@ -471,23 +471,19 @@ def binary(op: str, a: Operand, b: Operand, shape: Shape) -> Operand:
     return _only(a, kernel("pointwise.binary:binary", outputs, [a, b], broadcast=True, dtype=a.dtype, op=op))
 
 
-def reduce(op: str, x: Operand, dims: Sequence[int], shape: Shape) -> Operand:
-    """A reduction that MAX does not have.
+def reduce(op: str, x: Operand, dims: Sequence[int], shape: Shape, *, out: Any = None) -> Operand:
+    """A reduction, in one pass over memory.
 
     Args:
         op: A name of mojo_kernels.reduction, e.g. "amax".
         x: Any tensor.
-        dims: Over which to reduce.
+        dims: Over which to reduce; none of them are all.
         shape: Of the result: with those dimensions of size 1, or without them.
+        out: The result's dtype; by default x's.
     """
-    parameters: dict[str, Any] = {"dtype": x.dtype, "op": op, "out": x.dtype}
-    return _only(x, kernel("reduction.reduce:reduce", [(shape, x.dtype)], [x], [list(dims)], **parameters))
-
-
-def product(x: Operand, dim: int, shape: Shape) -> Operand:
-    """The product over a dimension; `shape` is the result's."""
-    parameters: dict[str, Any] = {"dtype": x.dtype, "op": "prod", "out": x.dtype, "dimensions": "one"}
-    return _only(x, kernel("reduction.reduce:reduce", [(shape, x.dtype)], [x], [dim], **parameters))
+    out = x.dtype if out is None else out
+    parameters: dict[str, Any] = {"dtype": x.dtype, "op": op, "out": out}
+    return _only(x, kernel("reduction.reduce:reduce", [(shape, out)], [x], [list(dims)], **parameters))
 
 
 def sort(x: Operand, dim: int, *, descending: bool = False) -> tuple[Operand, Operand]:
@@ -555,7 +551,6 @@ __all__ = [
     "layer_norm",
     "layer_norm_gradients",
     "matrix_product",
-    "product",
     "random_bernoulli",
     "random_dropout",
     "random_fill",

@@ -18,14 +18,38 @@ from torch_mojo_compile import bridge, store
 from torch_mojo_compile.config import config
 from torch_mojo_compile.errors import CompileFailed
 
+_FEW_CORES = 4
+
 _lock = threading.Lock()
 _pool: ProcessCompilePool | None = None
 
 
 @functools.cache
+def host() -> driver.CPU:
+    """Returns MAX's CPU device; made here first in a process, it has the threads that the settings ask for.
+
+    MAX counts the cores that its maker's thread may use. The session's own argument for it can't be used together with
+    graphs: MAX ends the process when one part of it asks for other threads than another one did.
+    """
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    threads = config.threads or (1 if len(cores) <= _FEW_CORES else len(cores))
+    if threads >= len(cores):
+        return driver.CPU()
+    running = set(os.listdir("/proc/self/task"))
+    os.sched_setaffinity(0, sorted(cores)[:threads])
+    try:
+        return driver.CPU()
+    finally:
+        os.sched_setaffinity(0, cores)
+        # The threads that MAX made inherited the restriction, and so would those that they make.
+        for thread in set(os.listdir("/proc/self/task")) - running:
+            os.sched_setaffinity(int(thread), cores)
+
+
+@functools.cache
 def session() -> engine.InferenceSession:
     """Returns the process's session, with the CPU and all GPUs."""
-    devices = [driver.CPU(), *(driver.Accelerator(i) for i in range(driver.accelerator_count()))]
+    devices = [host(), *(driver.Accelerator(i) for i in range(driver.accelerator_count()))]
     return engine.InferenceSession(devices=devices)
 
 

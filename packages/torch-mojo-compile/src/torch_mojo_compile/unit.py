@@ -40,6 +40,7 @@ class Unit:
         self.name = name
         self.options = options
         self.executables: list[Executable] = []
+        engine.host()
         self._packages: list[Path] = [bridge.package()]
         self._library = _Library(self._packages)
         self._module = Module()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from max.graph import TensorValue, ops
+from max.graph import TensorValue
 
 from torch_mojo_compile import custom_mojo_ops
 from torch_mojo_compile.lowerings.table import Node, lowering
@@ -55,8 +55,6 @@ def convolution_backward(
         shape = node.type_of(1).shape
         grad_weight = custom_mojo_ops.convolution_weight_gradient(output_side, input_side, shape, *window)
     if mask[2]:
-        total = grad
-        for axis in (0, *range(2, grad.rank)):
-            total = ops.sum(total, axis=axis)
-        grad_bias = ops.reshape(total, node.type_of(2).shape)
+        dims = (0, *range(2, grad.rank))
+        grad_bias = custom_mojo_ops.reduce("sum", grad, dims, node.type_of(2).shape)
     return [grad_input, grad_weight, grad_bias]

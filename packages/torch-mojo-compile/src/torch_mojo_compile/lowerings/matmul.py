@@ -31,7 +31,7 @@ def addmm(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, beta: A
 def mv(node: Node, a: TensorValue, b: TensorValue) -> TensorValue:
     """Product of a matrix or a vector with a vector."""
     rows = a if a.rank == 2 else ops.unsqueeze(a, 0)
-    product = ops.sum(node.tensor(rows) * node.tensor(ops.unsqueeze(b, 0)), axis=-1)
+    product = custom_mojo_ops.matrix_product(node.tensor(rows), node.tensor(ops.unsqueeze(b, 1)))
     return ops.reshape(product, node.shape)
 
 
