@@ -1,4 +1,4 @@
-"""Reductions that no row of a kernel serves. MAX's own pass over a tensor once for each dimension."""
+"""Reductions and scans that no row of a kernel serves. MAX's own pass over a tensor once for each dimension."""
 
 from __future__ import annotations
 
@@ -73,3 +73,19 @@ def nansum(node: Node, x: TensorValue, dim: Any = None, keepdim: bool = False, *
 def prod(node: Node, x: TensorValue, *, dtype: Any = None) -> TensorValue:
     """Product of all elements."""
     return custom_mojo_ops.reduce("prod", node.tensor(x), [], [])
+
+
+@lowering("cummax.default", "cummin.default")
+def cummax(node: Node, x: TensorValue, dim: int) -> list[Any]:
+    """The maximum or minimum up to each element, and its last position."""
+    outputs = [(x.shape, x.dtype), (x.shape, DType.int64)]
+    return custom_mojo_ops.kernel("cumulative:extremum", outputs, [x], [dim], dtype=x.dtype, op=node.name)
+
+
+@lowering("logcumsumexp.default")
+def logcumsumexp(node: Node, x: TensorValue, dim: int) -> TensorValue:
+    """The logarithm of the sum of exponentials up to each element."""
+    parameters: dict[str, Any] = {"dtype": x.dtype, "op": node.name, "out": x.dtype}
+    made = custom_mojo_ops.kernel("cumulative:cumulative", [(x.shape, x.dtype)], [x], [dim], **parameters)
+    result: TensorValue = made[0]
+    return result
