@@ -13,7 +13,7 @@ from mojo_kernels.convolution.geometry import (
     high_target,
     low_target,
 )
-from mojo_kernels.convolution.lines import fills_lines, taps_follow
+from mojo_kernels.convolution.lines import fills_lines
 from mojo_kernels.convolution.packing import clear_run
 from mojo_kernels.convolution.regions import (
     Regions,
@@ -22,6 +22,7 @@ from mojo_kernels.convolution.regions import (
     is_readable,
     spread,
 )
+from mojo_kernels.convolution.tap_packing import taps_follow
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
 from mojo_kernels.matmul.packed import allocate, release, run
 from mojo_kernels.matmul.packing import transpose_square
