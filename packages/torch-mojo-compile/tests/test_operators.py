@@ -61,6 +61,9 @@ REFUSED = {
 }
 """Entries that do not lower for float32 or int64, by reason; one that does is an error."""
 
+TIES = ("kthvalue", "topk")
+"""Entries whose second result is the position of one of several equal elements, any of them."""
+
 ABSENT = {name: reason for reason, names in REFUSED.items() for name in names.split()}
 
 
@@ -155,13 +158,13 @@ def test_numbers_match_cpu(dtype: torch.dtype, batch: int) -> None:
     batches = _batches(dtype)
     if batch >= len(batches):
         pytest.skip("fewer entries have this dtype")
-    cases: list[Case] = [case for name in batches[batch] for case in cases(name, dtype, 1)]
-    tensors = [tensor for case in cases for tensor in case.tensors]
+    chosen = [case for name in batches[batch] for case in cases(name, dtype, 1)]
+    tensors = [tensor for case in chosen for tensor in case.tensors]
 
     def function(*given: Tensor) -> list[Tensor]:
         results: list[Tensor] = []
         remaining = list(given)
-        for case in cases:
+        for case in chosen:
             count = len(case.tensors)
             results += case.function(*remaining[:count])
             remaining = remaining[count:]
@@ -169,9 +172,11 @@ def test_numbers_match_cpu(dtype: torch.dtype, batch: int) -> None:
 
     found = compiled(function, tensors)(tensors)
     wrong = []
-    for case in cases:
+    for case in chosen:
         expected = case.function(*case.tensors)
         ours, found = found[: len(expected)], found[len(expected) :]
+        if case.name in TIES:
+            ours, expected = ours[:1], expected[:1]
         try:
             torch.testing.assert_close(ours, expected, equal_nan=True, check_stride=False)
         except AssertionError as error:
