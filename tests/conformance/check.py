@@ -172,7 +172,9 @@ def _widened(value: Any, *, rounded: bool = False) -> Any:
         wide = leaf.detach().to(torch.complex128 if leaf.is_complex() else torch.float64)
         if rounded:
             signs = torch.arange(leaf.numel()).remainder(2).mul(2).sub(1).reshape(leaf.shape)
-            wide = wide * (1 + signs * torch.finfo(leaf.dtype).eps)
+            # Half types too are computed in float32.
+            exact = leaf.dtype in (torch.float64, torch.complex128)
+            wide = wide * (1 + signs * torch.finfo(torch.float64 if exact else torch.float32).eps)
         return wide.requires_grad_(leaf.requires_grad)
 
     return tree_map(widen, value)
@@ -288,13 +290,12 @@ def _exact(entry: Any, host: Any, sample: Any) -> Callable[[], tuple[Any, Any]]:
 
     In float64 it is that of the database's own reference, SciPy's for special functions.
     """
-    wide, near = _widened(_clone(host)), _widened(_clone(host), rounded=True)
 
     def compute() -> tuple[Any, Any]:
         if isinstance(entry, UnaryUfuncInfo) and entry.ref is not None and sample.input.dtype == torch.float64:
             exact = torch.as_tensor(entry.ref(sample.input.detach().numpy()))
             return exact, exact
-        return _call(entry, wide), _call(entry, near)
+        return _call(entry, _widened(_clone(host))), _call(entry, _widened(_clone(host), rounded=True))
 
     return compute
 
