@@ -135,6 +135,11 @@ def test_fallback_runs_what_lowerings_refuse_eagerly(lowered: list[Lowered], cap
     assert "mode.default (x1)" in message
 
 
+def test_fallback_leaves_meta_tensors_to_torch(lowered: list[Lowered]) -> None:
+    assert compiled(lambda x: x * 2 + 1, fallback="eager")(torch.empty(3, device="meta")).shape == (3,)
+    assert not lowered
+
+
 def test_forward_and_backward_are_lowered_together(lowered: list[Lowered]) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
     x = torch.randn(3, 4)

@@ -11,17 +11,14 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from torch_mojo_compile import report
-from torch_mojo_compile.dtypes import is_supported
 from torch_mojo_compile.executable import Executable
-from torch_mojo_compile.graph import COPY, is_lowered
+from torch_mojo_compile.graph import COPY, is_lowered, obstacles
 
 
 def can_be_compiled(node: torch.fx.Node) -> bool:
     """Whether a node can be part of a MAX graph: it has a lowering, and MAX has all its values."""
     values = [node.meta.get("val"), *(argument.meta.get("val") for argument in node.all_input_nodes)]
-    flat = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
-    allowed = all(is_supported(item.dtype) for item in flat if isinstance(item, torch.Tensor))
-    allowed &= not any(isinstance(item, torch.SymFloat) for item in flat)
+    allowed = not any(isinstance(value, torch.SymFloat) or obstacles(value) for value in values)
     # Writes to inputs stay outside, after everything that reads them.
     return node.op == "call_function" and allowed and node.target is not COPY and is_lowered(node)
 

@@ -135,16 +135,24 @@ def is_lowered(node: torch.fx.Node) -> bool:
     return node.target in (operator.getitem, COPY, *INTEGER_ARITHMETIC) or find(node.target) is not None
 
 
+def obstacles(value: Any) -> list[str]:
+    """What keeps a traced value, or one of several, from being one of a MAX graph."""
+    found = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, torch.Tensor):
+            if item.device.type == "meta":
+                found.append("tensors without data, of the meta device")
+            elif not is_supported(item.dtype):
+                found.append(f"{item.dtype} tensors")
+    return found
+
+
 def check_values(module: torch.fx.GraphModule, refusals: Refusals) -> bool:
     """Notes what can't be a value of a MAX graph; returns whether there is none of it."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(item, torch.Tensor):
-                if item.device.type == "meta":
-                    refusals.note("tensors without data, of the meta device", node)
-                elif not is_supported(item.dtype):
-                    refusals.note(f"{item.dtype} tensors", node)
+        for what in obstacles(value):
+            refusals.note(what, node)
         if isinstance(value, torch.SymFloat) and node.op == "placeholder":
             refusals.note("float arguments that change from call to call", node)
     return not refusals
