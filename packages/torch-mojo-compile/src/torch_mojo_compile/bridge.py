@@ -159,13 +159,14 @@ def package() -> Path:
 
 @functools.cache
 def connect() -> None:
-    """Lets compiled models of this process find the runtime."""
+    """Lets compiled models of this process find the runtime, and the runtime find torch's threads."""
     mojo_runtime.devices()
     entry = ctypes.cast(_native.library().mojo_call_site, ctypes.c_void_p).value
     library = ctypes.CDLL(str(Path(str(package_root())) / "lib" / "libKGENCompilerRTShared.so"))
     insert = library.KGEN_CompilerRT_InsertGlobal
     insert.restype, insert.argtypes = None, [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p]
     insert(_GLOBAL, len(_GLOBAL), entry)
+    _native.library().mojo_use_openmp_of(b"libtorch_cpu.so")
 
 
 def _token(view: View, broadcast: bool) -> str:

@@ -8,8 +8,12 @@ from typing import Any, NoReturn
 import torch
 from max.driver import Buffer
 
-from torch_mojo_compile import tensors
+from torch_mojo_compile import engine, tensors
 from torch_mojo_compile.graph import Lowered, Output
+from torch_mojo_compile.lowerings.table import place
+
+# How often a model without loops is asked again whether it has any, since they depend on sizes.
+_RUNS_UNTIL_ASKED = 50
 
 
 class Executable:
@@ -29,6 +33,9 @@ class Executable:
         self._graph = graph
         self._model: Any = None
         self._shared: list[int] | None = None
+        self._on_host = place(lowered.device).is_cpu()
+        self._runs = 0
+        self._has_loops = False
 
     def bind(self, model: Any) -> None:
         """Gives the graph its model."""
@@ -80,7 +87,7 @@ class Executable:
                 buffers.append(tensors.barrier())
             if lowered.random is not None:
                 buffers.append(tensors.random_state(lowered.device, lowered.random(arguments)))
-            executed = self._model._execute_device_tensors(buffers)
+            executed = self._execute(buffers)
             results = [tensors.from_buffer(buffer, lowered.device) for buffer in executed]
             shared = self._shared
             if shared is None:
@@ -103,6 +110,14 @@ class Executable:
                 made.append(output.value)
         arguments.clear()
         return made
+
+    def _execute(self, buffers: list[Buffer]) -> list[Buffer]:
+        lend_threads = self._on_host and (self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0)
+        self._runs += 1
+        results, had_loop = engine.execute(self._model, buffers, lend_threads=lend_threads)
+        if lend_threads:
+            self._has_loops = had_loop
+        return results
 
     def _find_shared(self, given: Sequence[Any], results: Sequence[torch.Tensor]) -> tuple[list[int], list[int] | None]:
         """The results that share memory with an input or another result though torch's do not.

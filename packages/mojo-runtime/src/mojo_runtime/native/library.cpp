@@ -7,4 +7,5 @@
 #include "memory.cpp"
 #include "pinned.cpp"
 #include "streams.cpp"
+#include "teams.cpp"
 #include "thread_pool.cpp"

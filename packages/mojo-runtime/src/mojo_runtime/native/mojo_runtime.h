@@ -56,6 +56,13 @@ MOJO_API void mojo_parallel_for(MojoTask task, void* context, int64_t count);
 MOJO_API int32_t mojo_threads(void);
 /* 0: the cores this process may use. Not inside a parallel loop. */
 MOJO_API int32_t mojo_set_threads(int32_t threads);
+/* Names a loaded library whose OpenMP runtime lends its threads: the first one counts, and none does without GNU's
+ * interface. */
+MOJO_API void mojo_use_openmp_of(const char* library);
+/* Between the two, which a thread calls that waits for others meanwhile, its OpenMP team works on loops. The end waits
+ * for the team and returns whether there was a loop. */
+MOJO_API void mojo_team_begin(void);
+MOJO_API int32_t mojo_team_end(void);
 
 /* The lock of the interpreter that calls these functions. A wait of the host gives it back if its thread holds it, as
  * torch's Python bindings do here and there: what is waited for may be a kernel that a thread of the interpreter

@@ -16,6 +16,8 @@ namespace {
 
 // How long a worker looks for the next loop, and a caller for the last worker, before sleeping.
 constexpr int kPoolSpinMicroseconds = 40;
+// The same for guests, who would look for longer where they come from.
+constexpr int kGuestSpinMicroseconds = 2000;
 // A caller hands out about this many pieces per thread, so that uneven pieces balance.
 constexpr int64_t kPiecesPerThread = 8;
 
@@ -58,7 +60,8 @@ void ThreadPool::parallel_for(MojoTask task, void* context, int64_t count) {
     for (int64_t i = 0; i < count; i++) task(context, i);
     return;
   }
-  if (workers_.empty()) start_workers();
+  const bool guests_suffice = guests_.load() >= threads - 1;
+  if (workers_.empty() && !guests_suffice) start_workers();
   task_ = task;
   context_ = context;
   count_ = count;
@@ -67,9 +70,11 @@ void ThreadPool::parallel_for(MojoTask task, void* context, int64_t count) {
   // Sequentially consistent, as are the operations on active_: a worker that entered is seen here, or sees it closed.
   open_.store(true);
   epoch_.fetch_add(1);
-  int32_t sleeping = sleeping_.load();
+  const int32_t guests_asleep = sleeping_guests_.load();
+  const int32_t sleeping = guests_asleep + (guests_suffice ? 0 : sleeping_.load());
   if (sleeping > 0) {
-    if (count - 1 >= sleeping)
+    // Only all can be woken where it matters who is.
+    if (guests_asleep > 0 || count - 1 >= sleeping)
       epoch_.notify_all();
     else
       for (int64_t i = 1; i < count; i++) epoch_.notify_one();
@@ -85,26 +90,42 @@ void ThreadPool::parallel_for(MojoTask task, void* context, int64_t count) {
   busy_.store(false, std::memory_order_release);
 }
 
-void ThreadPool::work(uint32_t epoch) {
+template <typename Leave>
+void ThreadPool::work(uint32_t epoch, int spin_microseconds, std::atomic<int32_t>& sleeping, Leave leave) {
   inside_loop = true;
   while (true) {
-    auto changed = [&] { return epoch_.load() != epoch; };
-    if (!spin(changed, kPoolSpinMicroseconds)) {
-      sleeping_.fetch_add(1);
+    auto changed = [&] { return epoch_.load() != epoch || leave(); };
+    if (!spin(changed, spin_microseconds)) {
+      sleeping.fetch_add(1);
       while (!changed()) epoch_.wait(epoch);
-      sleeping_.fetch_sub(1);
+      sleeping.fetch_sub(1);
     }
+    if (leave()) break;
     epoch = epoch_.load();
-    if (stopping_.load()) return;
     active_.fetch_add(1);
     if (open_.load()) run_indices();
     if (active_.fetch_sub(1) == 1) active_.notify_one();
   }
+  inside_loop = false;
+}
+
+void ThreadPool::serve(const std::atomic<bool>& dismissed) {
+  // Not the present epoch, so that a loop that is open already is joined.
+  work(epoch_.load() - 1, kGuestSpinMicroseconds, sleeping_guests_, [&] { return dismissed.load(); });
+}
+
+void ThreadPool::dismiss(std::atomic<bool>& dismissed) {
+  dismissed.store(true);
+  if (sleeping_guests_.load() == 0) return;
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
 }
 
 void ThreadPool::start_workers() {
   uint32_t epoch = epoch_.load();
-  for (int32_t i = 1; i < threads(); i++) workers_.emplace_back([this, epoch] { work(epoch); });
+  for (int32_t i = 1; i < threads(); i++)
+    workers_.emplace_back(
+        [this, epoch] { work(epoch, kPoolSpinMicroseconds, sleeping_, [this] { return stopping_.load(); }); });
 }
 
 void ThreadPool::stop_workers() {

@@ -37,8 +37,8 @@ bool spin(Ready ready, int microseconds) {
 // Cores this process may use by its affinity and its control group's quota.
 int32_t available_cores();
 
-// N - 1 persistent workers and the caller. One loop uses the workers at a time; a loop that starts meanwhile (nested,
-// or on another thread) runs on its caller alone, which cannot deadlock and oversubscribes nothing.
+// N - 1 persistent workers, or guests, and the caller. One loop uses the workers at a time; a loop that starts
+// meanwhile (nested, or on another thread) runs on its caller alone, which cannot deadlock and oversubscribes nothing.
 class ThreadPool {
  public:
   static ThreadPool& instance();
@@ -48,11 +48,19 @@ class ThreadPool {
   // Waits for the loop in progress; workers start at the next one.
   void set_threads(int32_t threads);
   int32_t threads() const { return threads_.load(std::memory_order_relaxed); }
+  // Threads that belong to somebody else and work on loops meanwhile. `expect_guests` says that some are coming or,
+  // negative, have left: loops that they suffice for wake no workers. A guest serves until it is dismissed.
+  void expect_guests(int32_t count) { guests_.fetch_add(count); }
+  void serve(const std::atomic<bool>& dismissed);
+  void dismiss(std::atomic<bool>& dismissed);
+  // Changes with each loop.
+  uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
 
  private:
   void start_workers();
   void stop_workers();
-  void work(uint32_t epoch);
+  template <typename Leave>
+  void work(uint32_t epoch, int spin_microseconds, std::atomic<int32_t>& sleeping, Leave leave);
   void run_indices();
 
   std::atomic<int32_t> threads_{1};
@@ -67,6 +75,8 @@ class ThreadPool {
   std::atomic<bool> open_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int32_t> sleeping_{0};
+  std::atomic<int32_t> guests_{0};  // that are expected or there
+  std::atomic<int32_t> sleeping_guests_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint32_t> active_{0};  // workers between looking at open_ and leaving the loop
 };
