@@ -1,4 +1,4 @@
-"""Training under torch.compile on MAX: against inductor and eager torch, and what compiling costs.
+"""Training and inference under torch.compile on MAX: against inductor and eager torch, and what compiling costs.
 
 uv run python benchmarks/run.py compiled
 uv run python benchmarks/compiled.py gpt    # one cold start, as a process of its own
@@ -23,6 +23,7 @@ from measure import Budget, Result, alternate
 
 # torch's own backend, and no backend.
 REFERENCES = ("inductor", "eager")
+STATEMENTS = {"training": "train(model, inputs, targets)", "inference": "infer(model, inputs)"}
 
 
 def perceptron() -> tuple[nn.Module, Tensor, Tensor]:
@@ -58,19 +59,32 @@ MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor, Tensor]], float]] 
 }
 
 
-def train(model: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor) -> None:
-    """Forward and backward of cross entropy."""
+def train(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    """Forward and backward of cross entropy, the gradients as a training loop has them: none from before."""
+    model.zero_grad()
     scores = model(inputs)
     F.cross_entropy(scores.flatten(0, -2), targets.flatten()).backward()
 
 
+def infer(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The forward pass alone."""
+    with torch.no_grad():
+        return model(inputs)  # type: ignore[no-any-return]
+
+
+def small(x: Tensor) -> Tensor:
+    """So little that a call is what it costs."""
+    return torch.relu(x * 2 + 1)
+
+
 def namespace(name: str, backend: Any) -> dict[str, Any]:
-    """Returns a model that a backend compiles, and a batch; the same values for every backend."""
+    """Returns a model that a backend compiles, or that runs eagerly, and a batch; the same values for each."""
     torch.manual_seed(0)
     model, inputs, targets = MODELS[name][0]()
     return {
         "train": train,
-        "model": torch.compile(model, backend=backend),
+        "infer": infer,
+        "model": model if backend == "eager" else torch.compile(model, backend=backend),
         "inputs": inputs,
         "targets": targets,
     }
@@ -122,6 +136,7 @@ def run(device: torch.device, reference: torch.device, budget: Budget) -> Iterat
     """Yields the cold starts, then what a step costs. Tensors are on the CPU, where both compilers run."""
     from torch_mojo_compile import mojo_backend
 
+    cpu = torch.device("cpu")
     for name, (_, goal) in MODELS.items():
         if budget.quick and name != "perceptron":
             continue
@@ -130,14 +145,22 @@ def run(device: torch.device, reference: torch.device, budget: Budget) -> Iterat
                 cost = cold_start(name, Path(folder))
                 row = Result("compiled", "first training step, CPU seconds", f"{name}, {state}", ours=cost, goal=goal)
                 yield row
-        cpu = torch.device("cpu")
         for backend in REFERENCES:
-            row = Result("compiled", f"training against {backend}", name, goal=1.0)
+            # Dynamo runs what would be its ninth version of a function eagerly, and all models share one.
+            torch._dynamo.reset()
             sides = [(cpu, namespace(name, mojo_backend)), (cpu, namespace(name, backend))]
-            yield alternate(row, "train(model, inputs, targets)", sides, budget)
+            for kind, statement in STATEMENTS.items():
+                row = Result("compiled", f"{kind} against {backend}", name, goal=1.0 if backend == "eager" else None)
+                yield alternate(row, statement, sides, budget)
+    torch._dynamo.reset()
+    x = torch.randn(10)
+    calls = [{"f": torch.compile(small, backend=backend), "x": x} for backend in (mojo_backend, "inductor")]
+    row = Result("compiled", "call against inductor", "relu(x * 2 + 1) of 10 numbers", goal=1.5)
+    yield alternate(row, "f(x)", [(cpu, call) for call in calls], budget)
 
 
 if __name__ == "__main__":
     from torch_mojo_compile import mojo_backend
 
-    train(**{key: value for key, value in namespace(sys.argv[1], mojo_backend).items() if key != "train"})
+    first = namespace(sys.argv[1], mojo_backend)
+    train(first["model"], first["inputs"], first["targets"])

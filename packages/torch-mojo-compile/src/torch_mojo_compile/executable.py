@@ -33,6 +33,9 @@ class Executable:
         self._graph = graph
         self._model: Any = None
         self._shared: list[int] | None = None
+        self._inputs = [(plan.argument, plan.order, plan.is_size) for plan in lowered.inputs]
+        self._returns_results = lowered.outputs == [Output("result", i) for i in range(len(lowered.storages))]
+        self._waits_for_device = lowered.device.type == "mojo"
         self._on_host = place(lowered.device).is_cpu()
         self._runs = 0
         self._has_loops = False
@@ -72,23 +75,24 @@ class Executable:
         results: list[torch.Tensor] = []
         if lowered.has_results:
             given: list[Any] = []
-            for plan in lowered.inputs:
-                argument = arguments[plan.argument]
-                if plan.is_size:
-                    given.append(argument if plan.order is None else argument.shape[plan.order[0]])
-                else:
-                    tensor = argument if plan.order is None else argument.permute(plan.order)
-                    given.append(tensor if tensor.is_contiguous() else tensor.contiguous())
-            tensors.before_run(lowered.device)
             buffers: list[Buffer] = []
-            for plan, value in zip(lowered.inputs, given, strict=True):
-                buffers.append(tensors.size_carrier(value) if plan.is_size else tensors.to_buffer(value))
+            for index, order, is_size in self._inputs:
+                value = arguments[index]
+                if is_size:
+                    value = value if order is None else value.shape[order[0]]
+                    buffers.append(tensors.size_carrier(value))
+                else:
+                    value = value if order is None else value.permute(order)
+                    value = value if value.is_contiguous() else value.contiguous()
+                    buffers.append(tensors.to_buffer(value))
+                given.append(value)
             if lowered.has_barrier:
                 buffers.append(tensors.barrier())
             if lowered.random is not None:
                 buffers.append(tensors.random_state(lowered.device, lowered.random(arguments)))
-            executed = self._execute(buffers)
-            results = [tensors.from_buffer(buffer, lowered.device) for buffer in executed]
+            if self._waits_for_device:
+                tensors.wait_for(lowered.device)
+            results = tensors.from_buffers(self._execute(buffers), lowered.device)
             shared = self._shared
             if shared is None:
                 shared, self._shared = self._find_shared(given, results)
@@ -98,18 +102,19 @@ class Executable:
             targets = [arguments[index] for index, _ in lowered.mutations]
             with torch.no_grad():
                 torch._foreach_copy_(targets, [_ordered(results, output) for _, output in lowered.mutations])
-        made: list[Any] = []
-        for output in lowered.outputs:
-            if output.kind == "result":
-                made.append(_ordered(results, output))
-            elif output.kind == "argument":
-                made.append(arguments[output.value])
-            elif output.kind == "size":
-                made.append(output.value(arguments))
-            else:
-                made.append(output.value)
+        made = results
+        if not self._returns_results:
+            made = [self._output(output, results, arguments) for output in lowered.outputs]
         arguments.clear()
         return made
+
+    @staticmethod
+    def _output(output: Output, results: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:
+        if output.kind == "result":
+            return _ordered(results, output)
+        if output.kind == "argument":
+            return arguments[output.value]
+        return output.value(arguments) if output.kind == "size" else output.value
 
     def _execute(self, buffers: list[Buffer]) -> list[Buffer]:
         lend_threads = self._on_host and (self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,26 +44,25 @@ def size_carrier(size: int) -> Buffer:
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
     """Returns a contiguous tensor's memory as a buffer."""
-    kind = tensor.device.type
-    if kind == "cpu":
+    if tensor.is_cpu:
         return Buffer._from_dlpack(_Capsule(tensor))
-    if kind == "mojo":
+    if tensor.device.type == "mojo":
         return Buffer._from_dlpack(_Capsule(torch.ops.mojo.host_alias(tensor.detach())))
     return Buffer.from_dlpack(tensor.detach())
 
 
-def from_buffer(buffer: Buffer, device: torch.device) -> torch.Tensor:
-    """Returns a buffer's memory as a tensor on a device."""
-    tensor: torch.Tensor = torch._C._from_dlpack(buffer.__dlpack__())
+def from_buffers(buffers: Sequence[Buffer], device: torch.device) -> list[torch.Tensor]:
+    """Returns the memory of buffers as tensors on a device."""
+    made: list[torch.Tensor] = [torch._C._from_dlpack(buffer.__dlpack__()) for buffer in buffers]
     if device.type == "mojo":
-        return torch.ops.mojo.from_host(tensor, device.index or 0)  # type: ignore[no-any-return]
-    return tensor
+        index = device.index or 0
+        return [torch.ops.mojo.from_host(tensor, index) for tensor in made]
+    return made
 
 
-def before_run(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
     """Waits for what is queued on a device whose memory a model is about to read."""
-    if device.type == "mojo":
-        torch.accelerator.current_stream(device).synchronize()
+    torch.accelerator.current_stream(device).synchronize()
 
 
 def random_state(device: torch.device, words: int) -> Buffer:
