@@ -2,7 +2,6 @@
 
 from mojo_kernels.abi import Data
 from std.sys.info import size_of
-from std.utils.static_tuple import StaticTuple
 
 
 @inline(.always)
@@ -19,12 +18,36 @@ def tile_edge[dtype: DType]() -> Int:
 
 
 @inline(.always)
+def transpose_square[
+    dtype: DType, width: Int
+](mut rows: Array[SIMD[dtype, width], width]):
+    """Transposes a square block in registers by log2(width) perfect shuffles of rows i and i + width / 2.
+
+    Parameters:
+        dtype: The element type.
+        width: The number of rows and columns, a power of two.
+
+    Args:
+        rows: The block.
+    """
+    comptime half = width // 2
+    comptime rounds = 4 if width == 16 else 3 if width == 8 else 2 if (
+        width == 4
+    ) else 1
+    comptime for _ in range(rounds):
+        var next = Array[SIMD[dtype, width], width](fill=SIMD[dtype, width](0))
+        comptime for i in range(half):
+            var both = rows[i].interleave(rows[i + half])
+            next[2 * i] = both.slice[width]()
+            next[2 * i + 1] = both.slice[width, offset=width]()
+        rows = next^
+
+
+@inline(.always)
 def transpose_tile[
     dtype: DType, Load: def[w: Int](Int) -> SIMD[dtype, w]
 ](output: Data[dtype], output_stride: Int, input_stride: Int, load: Load):
     """Transposes a full tile whose rows are vectors in the input and in the output.
-
-    The perfect shuffle of rows i and i + n/2, log2(n) times, takes row r column c to row c column r.
 
     Parameters:
         dtype: The output's type.
@@ -37,19 +60,10 @@ def transpose_tile[
         load: Loads neighbours, from an element of the input on, and converts them.
     """
     comptime n = tile_edge[dtype]()
-    var rows = StaticTuple[SIMD[dtype, n], n](fill=0)
+    var rows = Array[SIMD[dtype, n], n](fill=SIMD[dtype, n](0))
     comptime for i in range(n):
         rows[i] = load[n](i * input_stride)
-    comptime rounds = 4 if n == 16 else 3
-    comptime for _ in range(rounds):
-        var shuffled = StaticTuple[SIMD[dtype, n], n](fill=0)
-        comptime for i in range(n // 2):
-            var pair = rows[i].interleave(rows[i + n // 2])
-            shuffled[2 * i] = rebind[SIMD[dtype, n]](pair.slice[n, offset=0]())
-            shuffled[2 * i + 1] = rebind[SIMD[dtype, n]](
-                pair.slice[n, offset=n]()
-            )
-        rows = shuffled
+    transpose_square(rows)
     comptime for i in range(n):
         output.unsafe_store(i * output_stride, rows[i])
 

@@ -17,9 +17,10 @@ from mojo_kernels.attention.problem import (
     Problem,
 )
 from mojo_kernels.matmul.matrix import Matrix, accumulator
-from mojo_kernels.matmul.packing import pack_panel, transpose_square
+from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import multiply_tile
 from mojo_kernels.random.philox import philox, subsequences, uniform_float32
+from mojo_kernels.transposition import transpose_square
 
 comptime KEY_BLOCK = 128
 """Keys whose scores are kept at a time."""

@@ -25,8 +25,8 @@ from mojo_kernels.convolution.regions import (
 from mojo_kernels.convolution.tap_packing import taps_follow
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
 from mojo_kernels.matmul.packed import allocate, release, run
-from mojo_kernels.matmul.packing import transpose_square
 from mojo_kernels.matmul.tile import TileFormat, multiply_add
+from mojo_kernels.transposition import transpose_square
 from std.sys.intrinsics import masked_store
 
 comptime RESULTS = 64

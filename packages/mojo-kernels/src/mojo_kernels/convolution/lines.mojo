@@ -15,8 +15,8 @@ from mojo_kernels.convolution.regions import Regions, is_readable
 from mojo_kernels.convolution.tap_packing import pack_taps
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
 from mojo_kernels.matmul.packed import allocate, release, run
-from mojo_kernels.matmul.packing import transpose_square
 from mojo_kernels.matmul.tile import TileFormat, multiply_add
+from mojo_kernels.transposition import transpose_square
 
 comptime MAX_CLASSES = 32
 """Classes of targets that are told apart."""

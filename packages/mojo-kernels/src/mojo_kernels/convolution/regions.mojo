@@ -13,8 +13,8 @@ from mojo_kernels.convolution.geometry import Gather, Position
 from mojo_kernels.convolution.packing import clear_run, copy_run
 from mojo_kernels.matmul.direct import load_some
 from mojo_kernels.matmul.matrix import ceil_div, first_lanes
-from mojo_kernels.matmul.packing import transpose_square
 from mojo_kernels.matmul.tile import TileFormat
+from mojo_kernels.transposition import transpose_square
 
 comptime TARGETS = 512
 """Targets of a region at most."""

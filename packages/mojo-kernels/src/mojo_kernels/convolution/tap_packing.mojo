@@ -5,8 +5,9 @@ from std.memory import stack_allocation
 from mojo_kernels.abi import Data
 from mojo_kernels.convolution.geometry import Gather
 from mojo_kernels.matmul.direct import load_some
-from mojo_kernels.matmul.packing import pack_panel, transpose_square
+from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import TileFormat
+from mojo_kernels.transposition import transpose_square
 
 comptime BUFFER_ROWS = 512
 """Rows of weights that are transposed at a time."""

@@ -3,32 +3,7 @@
 from std.memory import bitcast
 
 from mojo_kernels.abi import Data
-
-
-@inline(.always)
-def transpose_square[
-    dtype: DType, width: Int
-](mut rows: Array[SIMD[dtype, width], width]):
-    """Transposes a square block in registers by log2(width) rounds of interleaving rows i and i + width / 2.
-
-    Parameters:
-        dtype: The element type.
-        width: The number of rows and columns, a power of two.
-
-    Args:
-        rows: The block.
-    """
-    comptime half = width // 2
-    comptime rounds = 4 if width == 16 else 3 if width == 8 else 2 if (
-        width == 4
-    ) else 1
-    comptime for _ in range(rounds):
-        var next = Array[SIMD[dtype, width], width](fill=SIMD[dtype, width](0))
-        comptime for i in range(half):
-            var both = rows[i].interleave(rows[i + half])
-            next[2 * i] = both.slice[width]()
-            next[2 * i + 1] = both.slice[width, offset=width]()
-        rows = next^
+from mojo_kernels.transposition import transpose_square
 
 
 @inline(.always)
