@@ -10,7 +10,6 @@ from max.driver import Buffer
 
 from torch_mojo_compile import engine, tensors
 from torch_mojo_compile.graph import Lowered, Output
-from torch_mojo_compile.lowerings.table import place
 
 # How often a model without loops is asked again whether it has any, since they depend on sizes.
 _RUNS_UNTIL_ASKED = 50
@@ -36,7 +35,8 @@ class Executable:
         self._inputs = [(plan.argument, plan.order, plan.is_size) for plan in lowered.inputs]
         self._returns_results = lowered.outputs == [Output("result", i) for i in range(len(lowered.storages))]
         self._waits_for_device = lowered.device.type == "mojo"
-        self._on_host = place(lowered.device).is_cpu()
+        # On a mojo device torch's threads have slept for long, and autograd's own would wake others.
+        self._may_lend = lowered.device.type == "cpu"
         self._runs = 0
         self._has_loops = False
 
@@ -117,7 +117,7 @@ class Executable:
         return output.value(arguments) if output.kind == "size" else output.value
 
     def _execute(self, buffers: list[Buffer]) -> list[Buffer]:
-        lend_threads = self._on_host and (self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0)
+        lend_threads = self._may_lend and (self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0)
         self._runs += 1
         results, had_loop = engine.execute(self._model, buffers, lend_threads=lend_threads)
         if lend_threads:

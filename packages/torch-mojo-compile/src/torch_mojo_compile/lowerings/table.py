@@ -234,21 +234,16 @@ class Node:
         )
 
 
-def place(device: torch.device) -> DeviceRef:
-    """Returns where MAX keeps a device's tensors: the host for the CPU and for mojo devices that are the CPU."""
-    if device.type == "cpu":
+def device_of(tensor: torch.Tensor) -> DeviceRef:
+    """Returns where MAX keeps a tensor: the host for CPU tensors and for those of mojo devices that are the CPU."""
+    if tensor.device.type == "cpu":
         return DeviceRef.CPU()
-    if device.type == "mojo":
+    if tensor.device.type == "mojo":
         from mojo_runtime import _native
 
         if _native.library().mojo_is_cpu():
             return DeviceRef.CPU()
-    return DeviceRef.GPU(device.index or 0)
-
-
-def device_of(tensor: torch.Tensor) -> DeviceRef:
-    """Returns where MAX keeps a tensor."""
-    return place(tensor.device)
+    return DeviceRef.GPU(tensor.device.index or 0)
 
 
 def cast(value: TensorValue, dtype: DType) -> TensorValue:
