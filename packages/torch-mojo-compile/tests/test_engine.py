@@ -17,12 +17,12 @@ from torch_mojo_compile import engine
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the system has no such call")
 
 
-@pytest.fixture
-def native():
+@pytest.fixture(params=[2, 5], ids="{}_threads_of_torch".format)
+def native(request):
     mojo_runtime.devices()
     mojo_runtime.set_threads(2)
     torch_threads = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(request.param)
     library = _native.library()
     library.mojo_use_openmp_of(b"libtorch_cpu.so")
     yield library

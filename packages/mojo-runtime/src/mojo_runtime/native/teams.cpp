@@ -26,13 +26,18 @@ std::atomic<bool> has_openmp{false};
 
 struct Team {
   std::atomic<bool> dismissed{false};
+  std::atomic<int32_t> arrived{0};
   int32_t guests = 0;
   uint32_t epoch = 0;
 };
 
 thread_local Team team;
 
-void serve(void* given) { ThreadPool::instance().serve(static_cast<Team*>(given)->dismissed); }
+void serve(void* given) {
+  Team& joined = *static_cast<Team*>(given);
+  // The team has the size that its runtime gives it always, since another one would cost it threads.
+  if (joined.arrived.fetch_add(1) < joined.guests) ThreadPool::instance().serve(joined.dismissed);
+}
 
 template <typename Function>
 bool look_up(void* library, const char* name, Function& function) {
@@ -58,12 +63,14 @@ void mojo_use_openmp_of(const char* library_name) {
 void mojo_team_begin(void) {
   if (!has_openmp.load(std::memory_order_acquire) || openmp.in_parallel()) return;
   ThreadPool& pool = ThreadPool::instance();
-  const int32_t threads = std::min<int32_t>(openmp.max_threads(), pool.threads());
-  if (threads <= 1) return;
+  const int32_t threads = openmp.max_threads();
+  const int32_t guests = std::min(threads, pool.threads()) - 1;
+  if (guests <= 0) return;
   team.dismissed.store(false);
-  team.guests = threads - 1;
+  team.arrived.store(0);
+  team.guests = guests;
   team.epoch = pool.epoch();
-  pool.expect_guests(team.guests);
+  pool.expect_guests(guests);
   openmp.parallel_start(serve, &team, static_cast<unsigned>(threads));
 }
 
