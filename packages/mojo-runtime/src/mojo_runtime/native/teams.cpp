@@ -77,9 +77,10 @@ void mojo_team_begin(void) {
 int32_t mojo_team_end(void) {
   if (team.guests == 0) return 0;
   ThreadPool& pool = ThreadPool::instance();
+  const bool had_loop = pool.epoch() != team.epoch;
   pool.dismiss(team.dismissed);
   openmp.parallel_end();
   pool.expect_guests(-team.guests);
   team.guests = 0;
-  return pool.epoch() != team.epoch;
+  return had_loop;
 }
