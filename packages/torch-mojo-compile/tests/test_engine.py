@@ -44,11 +44,15 @@ def _run_loop(native: ctypes.CDLL, count: int) -> list[tuple[int, int]]:
     return seen
 
 
-@linux_only
-def test_threads_of_torch_work_on_loops(native):
-    """Those of a caller that waits, which its next OpenMP loop finds again."""
+@pytest.fixture(params=[0, pytest.param(1, marks=linux_only)], ids=["pool", "openmp"])
+def of_openmp(request):
+    return request.param
+
+
+def test_a_team_works_on_loops(native, of_openmp):
+    """Threads of torch are there for its next OpenMP loop."""
     for _ in range(3):
-        native.mojo_team_begin()
+        native.mojo_team_begin(of_openmp)
         seen = _run_loop(native, 40)
         assert native.mojo_team_end() == 1
         assert sorted(index for index, _ in seen) == list(range(40))
@@ -57,15 +61,15 @@ def test_threads_of_torch_work_on_loops(native):
         assert torch.arange(1_000_000).sum() == 499_999_500_000
 
 
-def test_a_team_without_a_loop_says_so(native):
-    native.mojo_team_begin()
+def test_a_team_without_a_loop_says_so(native, of_openmp):
+    native.mojo_team_begin(of_openmp)
     # Until the guests sleep too.
     time.sleep(0.02)
     assert native.mojo_team_end() == 0
 
 
-def test_loops_go_on_without_a_team(native):
-    native.mojo_team_begin()
+def test_loops_go_on_without_a_team(native, of_openmp):
+    native.mojo_team_begin(of_openmp)
     native.mojo_team_end()
     assert sorted(index for index, _ in _run_loop(native, 10)) == list(range(10))
 

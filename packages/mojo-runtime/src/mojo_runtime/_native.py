@@ -199,7 +199,7 @@ _PLAIN: dict[str, tuple[Any, Sequence[Any]]] = {
     "mojo_in_bad_fork": (c_int32, ()),
     "mojo_parallel_for": (None, (TASK, c_void_p, c_int64)),
     "mojo_threads": (c_int32, ()),
-    "mojo_team_begin": (None, ()),
+    "mojo_team_begin": (None, (c_int32,)),
     "mojo_team_end": (c_int32, ()),
     "mojo_use_openmp_of": (None, (c_char_p,)),
     "mojo_free": (None, (c_void_p,)),

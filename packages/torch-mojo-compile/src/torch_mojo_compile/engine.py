@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from max import driver, engine
 from max.experimental.compile_pool import ProcessCompilePool
@@ -22,6 +22,7 @@ from torch_mojo_compile import bridge, store
 from torch_mojo_compile.config import config
 from torch_mojo_compile.errors import CompileFailed
 
+Team = Literal["", "pool", "openmp"]
 _FEW_CORES = 4
 _NICENESS = 5
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
@@ -125,27 +126,27 @@ def _coarse_timer() -> Iterator[None]:
         prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(previous), 0, 0, 0)
 
 
-def execute(model: Any, buffers: list[driver.Buffer], *, lend_threads: bool) -> tuple[list[driver.Buffer], bool]:
+def execute(model: Any, buffers: list[driver.Buffer], *, team: Team) -> tuple[list[driver.Buffer], bool]:
     """Runs a model.
 
     Args:
         model: One of those that `load` returned.
         buffers: Its inputs.
-        lend_threads: Whether torch's threads work on the kernels' loops meanwhile.
+        team: Whose threads are kept awake for the kernels' loops: the runtime's, or those of torch's OpenMP.
 
     Returns:
-        The results, and whether there was a loop for torch's threads.
+        The results, and whether there was a loop for the team.
     """
     global _has_run
     if not _has_run:
         _has_run = True
         # MAX's log gets its thread in the first run; it looks for text every 100 us, 12 % of a core.
         with _coarse_timer():
-            return execute(model, buffers, lend_threads=lend_threads)
-    if not lend_threads:
+            return execute(model, buffers, team=team)
+    if not team:
         return model._execute_device_tensors(buffers), False
     native = _native.library()
-    native.mojo_team_begin()
+    native.mojo_team_begin(team == "openmp")
     try:
         results = model._execute_device_tensors(buffers)
     finally:

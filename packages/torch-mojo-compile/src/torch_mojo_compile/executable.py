@@ -34,9 +34,8 @@ class Executable:
         self._shared: list[int] | None = None
         self._inputs = [(plan.argument, plan.order, plan.is_size) for plan in lowered.inputs]
         self._returns_results = lowered.outputs == [Output("result", i) for i in range(len(lowered.storages))]
-        self._waits_for_device = lowered.device.type == "mojo"
-        # On a mojo device torch's threads have slept for long, and autograd's own would wake others.
-        self._may_lend = lowered.device.type == "cpu"
+        # Programs on mojo tensors leave torch's own threads asleep.
+        self._team: engine.Team = "openmp" if lowered.device.type == "cpu" else "pool"
         self._runs = 0
         self._has_loops = False
 
@@ -75,23 +74,25 @@ class Executable:
         results: list[torch.Tensor] = []
         if lowered.has_results:
             given: list[Any] = []
-            buffers: list[Buffer] = []
+            on_host = True
             for index, order, is_size in self._inputs:
                 value = arguments[index]
                 if is_size:
                     value = value if order is None else value.shape[order[0]]
-                    buffers.append(tensors.size_carrier(value))
                 else:
                     value = value if order is None else value.permute(order)
                     value = value if value.is_contiguous() else value.contiguous()
-                    buffers.append(tensors.to_buffer(value))
+                    on_host = on_host and value.is_cpu
                 given.append(value)
+            values = given if on_host else tensors.to_host(given)
+            buffers = [
+                tensors.size_carrier(value) if is_size else tensors.to_buffer(value)
+                for value, (_, _, is_size) in zip(values, self._inputs, strict=True)
+            ]
             if lowered.has_barrier:
                 buffers.append(tensors.barrier())
             if lowered.random is not None:
                 buffers.append(tensors.random_state(lowered.device, lowered.random(arguments)))
-            if self._waits_for_device:
-                tensors.wait_for(lowered.device)
             results = tensors.from_buffers(self._execute(buffers), lowered.device)
             shared = self._shared
             if shared is None:
@@ -117,10 +118,10 @@ class Executable:
         return output.value(arguments) if output.kind == "size" else output.value
 
     def _execute(self, buffers: list[Buffer]) -> list[Buffer]:
-        lend_threads = self._may_lend and (self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0)
+        team: engine.Team = self._team if self._has_loops or self._runs % _RUNS_UNTIL_ASKED == 0 else ""
         self._runs += 1
-        results, had_loop = engine.execute(self._model, buffers, lend_threads=lend_threads)
-        if lend_threads:
+        results, had_loop = engine.execute(self._model, buffers, team=team)
+        if team:
             self._has_loops = had_loop
         return results
 

@@ -43,26 +43,36 @@ def size_carrier(size: int) -> Buffer:
 
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
-    """Returns a contiguous tensor's memory as a buffer."""
+    """Returns a contiguous tensor's memory as a buffer; those of mojo devices that are the CPU need `to_host` first."""
     if tensor.is_cpu:
         return Buffer._from_dlpack(_Capsule(tensor))
-    if tensor.device.type == "mojo":
-        return Buffer._from_dlpack(_Capsule(torch.ops.mojo.host_alias(tensor.detach())))
     return Buffer.from_dlpack(tensor.detach())
+
+
+def to_host(values: Sequence[Any]) -> Sequence[Any]:
+    """Returns values in which tensors of mojo devices are CPU tensors with their memory.
+
+    What is queued on the device has run then.
+
+    Raises:
+        NotImplementedError: The devices are GPUs.
+    """
+    places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor) and value.device.type == "mojo"]
+    if not places:
+        return values
+    found = list(values)
+    for i, alias in zip(places, torch.ops.mojo.host_aliases([values[i] for i in places]), strict=True):
+        found[i] = alias
+    torch.accelerator.current_stream(values[places[0]].device).synchronize()
+    return found
 
 
 def from_buffers(buffers: Sequence[Buffer], device: torch.device) -> list[torch.Tensor]:
     """Returns the memory of buffers as tensors on a device."""
     made: list[torch.Tensor] = [torch._C._from_dlpack(buffer.__dlpack__()) for buffer in buffers]
     if device.type == "mojo":
-        index = device.index or 0
-        return [torch.ops.mojo.from_host(tensor, index) for tensor in made]
+        return torch.ops.mojo.from_hosts(made, device.index or 0)  # type: ignore[no-any-return]
     return made
-
-
-def wait_for(device: torch.device) -> None:
-    """Waits for what is queued on a device whose memory a model is about to read."""
-    torch.accelerator.current_stream(device).synchronize()
 
 
 def random_state(device: torch.device, words: int) -> Buffer:

@@ -59,9 +59,10 @@ MOJO_API int32_t mojo_set_threads(int32_t threads);
 /* Names a loaded library whose OpenMP runtime lends its threads: the first one counts, and none does without GNU's
  * interface. */
 MOJO_API void mojo_use_openmp_of(const char* library);
-/* Between the two, which a thread calls that waits for others meanwhile, its OpenMP team works on loops. The end waits
- * for the team and returns whether there was a loop. */
-MOJO_API void mojo_team_begin(void);
+/* Between the two, which a thread calls that waits meanwhile for who runs loops, a team is kept awake for them: the
+ * pool's workers, or the caller's OpenMP threads where it has some. The end waits for those and returns whether there
+ * was a loop. */
+MOJO_API void mojo_team_begin(int32_t of_openmp);
 MOJO_API int32_t mojo_team_end(void);
 
 /* The lock of the interpreter that calls these functions. A wait of the host gives it back if its thread holds it, as

@@ -1,5 +1,6 @@
-// The threads of an OpenMP runtime as guests of the thread pool. Between its loops they spin for milliseconds, on cores
-// that workers of ours would have to share with them; a caller that only waits for us lends them instead.
+// Teams: threads that are kept awake for a caller that waits for somebody who runs loops, one after the other. They are
+// the pool's workers, or the caller's OpenMP threads as guests: those spin for milliseconds after each loop of their
+// own, on cores that workers would have to share with them.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -60,24 +61,26 @@ void mojo_use_openmp_of(const char* library_name) {
                    look_up(library, "omp_in_parallel", openmp.in_parallel));
 }
 
-void mojo_team_begin(void) {
-  if (!has_openmp.load(std::memory_order_acquire) || openmp.in_parallel()) return;
+void mojo_team_begin(int32_t of_openmp) {
   ThreadPool& pool = ThreadPool::instance();
+  team.epoch = pool.epoch();
+  if (!of_openmp || !has_openmp.load(std::memory_order_acquire) || openmp.in_parallel()) return pool.keep_awake(1);
   const int32_t threads = openmp.max_threads();
-  const int32_t guests = std::min(threads, pool.threads()) - 1;
-  if (guests <= 0) return;
+  team.guests = std::min(threads, pool.threads()) - 1;
+  if (team.guests == 0) return pool.keep_awake(1);
   team.dismissed.store(false);
   team.arrived.store(0);
-  team.guests = guests;
-  team.epoch = pool.epoch();
-  pool.expect_guests(guests);
+  pool.expect_guests(team.guests);
   openmp.parallel_start(serve, &team, static_cast<unsigned>(threads));
 }
 
 int32_t mojo_team_end(void) {
-  if (team.guests == 0) return 0;
   ThreadPool& pool = ThreadPool::instance();
   const bool had_loop = pool.epoch() != team.epoch;
+  if (team.guests == 0) {
+    pool.keep_awake(-1);
+    return had_loop;
+  }
   pool.dismiss(team.dismissed);
   openmp.parallel_end();
   pool.expect_guests(-team.guests);

@@ -16,8 +16,8 @@ namespace {
 
 // How long a worker looks for the next loop, and a caller for the last worker, before sleeping.
 constexpr int kPoolSpinMicroseconds = 40;
-// The same for guests, who would look for longer where they come from.
-constexpr int kGuestSpinMicroseconds = 2000;
+// The same in a team, where the next loop is likely.
+constexpr int kTeamSpinMicroseconds = 2000;
 // A caller hands out about this many pieces per thread, so that uneven pieces balance.
 constexpr int64_t kPiecesPerThread = 8;
 
@@ -91,11 +91,12 @@ void ThreadPool::parallel_for(MojoTask task, void* context, int64_t count) {
 }
 
 template <typename Leave>
-void ThreadPool::work(uint32_t epoch, int spin_microseconds, std::atomic<int32_t>& sleeping, Leave leave) {
+void ThreadPool::work(uint32_t epoch, bool is_guest, Leave leave) {
+  std::atomic<int32_t>& sleeping = is_guest ? sleeping_guests_ : sleeping_;
   inside_loop = true;
   while (true) {
     auto changed = [&] { return epoch_.load() != epoch || leave(); };
-    if (!spin(changed, spin_microseconds)) {
+    if (!spin(changed, is_guest || awake_.load() > 0 ? kTeamSpinMicroseconds : kPoolSpinMicroseconds)) {
       sleeping.fetch_add(1);
       while (!changed()) epoch_.wait(epoch);
       sleeping.fetch_sub(1);
@@ -111,7 +112,7 @@ void ThreadPool::work(uint32_t epoch, int spin_microseconds, std::atomic<int32_t
 
 void ThreadPool::serve(const std::atomic<bool>& dismissed) {
   // Not the present epoch, so that a loop that is open already is joined.
-  work(epoch_.load() - 1, kGuestSpinMicroseconds, sleeping_guests_, [&] { return dismissed.load(); });
+  work(epoch_.load() - 1, true, [&] { return dismissed.load(); });
 }
 
 void ThreadPool::dismiss(std::atomic<bool>& dismissed) {
@@ -124,8 +125,7 @@ void ThreadPool::dismiss(std::atomic<bool>& dismissed) {
 void ThreadPool::start_workers() {
   uint32_t epoch = epoch_.load();
   for (int32_t i = 1; i < threads(); i++)
-    workers_.emplace_back(
-        [this, epoch] { work(epoch, kPoolSpinMicroseconds, sleeping_, [this] { return stopping_.load(); }); });
+    workers_.emplace_back([this, epoch] { work(epoch, false, [this] { return stopping_.load(); }); });
 }
 
 void ThreadPool::stop_workers() {

@@ -53,6 +53,8 @@ class ThreadPool {
   void expect_guests(int32_t count) { guests_.fetch_add(count); }
   void serve(const std::atomic<bool>& dismissed);
   void dismiss(std::atomic<bool>& dismissed);
+  // Workers spin for as long as guests do while the sum of `count` is positive.
+  void keep_awake(int32_t count) { awake_.fetch_add(count); }
   // Changes with each loop.
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
 
@@ -60,7 +62,7 @@ class ThreadPool {
   void start_workers();
   void stop_workers();
   template <typename Leave>
-  void work(uint32_t epoch, int spin_microseconds, std::atomic<int32_t>& sleeping, Leave leave);
+  void work(uint32_t epoch, bool is_guest, Leave leave);
   void run_indices();
 
   std::atomic<int32_t> threads_{1};
@@ -77,6 +79,7 @@ class ThreadPool {
   std::atomic<int32_t> sleeping_{0};
   std::atomic<int32_t> guests_{0};  // that are expected or there
   std::atomic<int32_t> sleeping_guests_{0};
+  std::atomic<int32_t> awake_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint32_t> active_{0};  // workers between looking at open_ and leaving the loop
 };
