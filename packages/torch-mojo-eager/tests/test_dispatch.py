@@ -167,6 +167,9 @@ SMALLEST: dict[str, Callable[[Tensor], Tensor]] = {
     "grid_sample": lambda x: F.grid_sample(x, x.new_zeros(1, 4, 16, 2), align_corners=False),
     "embedding_bag": lambda x: F.embedding_bag(x.new_zeros(1, 1, dtype=torch.long), x.flatten(0, 2)),
     "cumsum": lambda x: x.cumsum(0),
+    "clamp": lambda x: x.clamp(-1, 1),
+    "nll_loss": lambda x: F.nll_loss(-x.flatten(2), x.new_zeros(1, 128, dtype=torch.long), reduction="none"),
+    "conv2d": lambda x: F.conv2d(x, x.new_ones(x.shape[1], 1, 1, 1), groups=x.shape[1]),
 }
 
 

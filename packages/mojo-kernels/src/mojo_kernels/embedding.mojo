@@ -71,7 +71,7 @@ def _round_block[
     """Converts the sums, one element per thread."""
     var i = Int(block_idx.x) * GPU_BLOCK + Int(thread_idx.x)
     if i < Int(count):
-        target.unsafe_store(i, sums.unsafe_load(i).cast[dtype]())
+        target.unsafe_store(i, narrow[dtype](sums.unsafe_load(i)))
 
 
 def embedding_backward[dtype: DType, index: DType](call: KernelCall) raises:

@@ -16,6 +16,7 @@ from mojo_kernels.attention.problem import (
     MASK_SAME,
     Problem,
 )
+from mojo_kernels.math import narrow
 from mojo_kernels.matmul.matrix import Matrix, accumulator
 from mojo_kernels.matmul.packing import pack_panel
 from mojo_kernels.matmul.tile import multiply_tile
@@ -156,7 +157,7 @@ def store_lanes[
             comptime for i in range(width):
                 if v * width + i < count:
                     var place = target.at(v * width + i, first)
-                    var row = block[i].cast[dtype]()
+                    var row = narrow[dtype](block[i])
                     if whole:
                         place.unsafe_store[width=width](row)
                     else:

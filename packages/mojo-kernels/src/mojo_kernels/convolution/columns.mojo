@@ -7,6 +7,7 @@ from std.utils.static_tuple import StaticTuple
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.element import ElementAction, each_element
 from mojo_kernels.layout import IndexSpace, parallel_ranges
+from mojo_kernels.math import narrow
 from mojo_kernels.matmul.matrix import accumulator, ceil_div
 from mojo_kernels.pointwise.function import storage_type
 
@@ -198,7 +199,7 @@ struct _Add[dtype: DType](ElementAction):
                         .cast[accumulate](),
                     )
         self.windows.image_row(offsets[0], offsets[1], offsets[2]).unsafe_store(
-            offsets[3] * self.windows.image_strides[3], sum.cast[storage]()
+            offsets[3] * self.windows.image_strides[3], narrow[storage](sum)
         )
 
 

@@ -10,6 +10,7 @@ from mojo_kernels.convolution.bands import gather_bands
 from mojo_kernels.convolution.geometry import Gather, Position
 from mojo_kernels.convolution.packing import copy_run, steps_over
 from mojo_kernels.layout import parallel_ranges
+from mojo_kernels.math import narrow
 from mojo_kernels.matmul.direct import load_some, multiply_add
 from mojo_kernels.matmul.matrix import first_lanes
 from mojo_kernels.matmul.packed import allocate, release
@@ -232,11 +233,11 @@ def _sum_channels[
             var target = out.unsafe_offset(i * inner.out_stride + v * width)
             comptime if whole:
                 target.unsafe_store[width=width](
-                    0, sums[i * VECTORS + v].cast[dtype]()
+                    0, narrow[dtype](sums[i * VECTORS + v])
                 )
             else:
                 masked_store(
-                    sums[i * VECTORS + v].cast[dtype](),
+                    narrow[dtype](sums[i * VECTORS + v]),
                     target,
                     first_lanes[width](max(count - v * width, 0)),
                 )

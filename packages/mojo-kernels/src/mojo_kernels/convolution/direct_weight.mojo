@@ -10,6 +10,7 @@ from mojo_kernels.convolution.geometry import (
     low_target,
 )
 from mojo_kernels.convolution.packing import clear_run
+from mojo_kernels.math import narrow
 from mojo_kernels.matmul.direct import load_some, multiply_add
 from mojo_kernels.matmul.packed import allocate, release, run
 from mojo_kernels.matmul.tile import TileFormat
@@ -145,7 +146,7 @@ def _by_channels[dtype: DType](call: KernelCall, gather: Gather[dtype]) raises:
             for part in range(1, parts):
                 sum += sums.unsafe_load(part * size + tap * channels + channel)
             target.unsafe_store(
-                channel * gather.weight_group, sum.cast[dtype]()
+                channel * gather.weight_group, narrow[dtype](sum)
             )
     release(sums)
 

@@ -5,7 +5,7 @@ from max.gpu.primitives import block
 from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.bounds import Bounds, BoundsReport
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.reduction.rows import ROW_BLOCK, gpu_context, row_each
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.sys.info import has_accelerator
@@ -141,7 +141,7 @@ def _losses_block[
     var loss = Scalar[samples.compute](0)
     if target >= 0:
         loss = samples.loss(i, target)
-    output.unsafe_store(i * Int(output_stride), loss.cast[dtype]())
+    output.unsafe_store(i * Int(output_stride), narrow[dtype](loss))
 
 
 def _total_block[
@@ -168,8 +168,8 @@ def _total_block[
     if thread_idx.x == 0:
         if Int(reduction) == MEAN:
             loss /= weight
-        output.unsafe_store(0, loss.cast[dtype]())
-        total_weight.unsafe_store(0, weight.cast[dtype]())
+        output.unsafe_store(0, narrow[dtype](loss))
+        total_weight.unsafe_store(0, narrow[dtype](weight))
 
 
 def nll_loss[dtype: DType](call: KernelCall) raises:
@@ -242,7 +242,7 @@ def nll_loss[dtype: DType](call: KernelCall) raises:
                         DType.float64
                     ]()
                 if each:
-                    y.unsafe_store(i * stride, loss.cast[dtype]())
+                    y.unsafe_store(i * stride, narrow[dtype](loss))
                 loss_sum += loss.cast[DType.float64]()
             partial.unsafe_store(2 * task, loss_sum)
             partial.unsafe_store(2 * task + 1, weight_sum)
@@ -258,8 +258,8 @@ def nll_loss[dtype: DType](call: KernelCall) raises:
         else:
             if reduction == MEAN:
                 loss /= weight
-            y.unsafe_store(0, loss.cast[compute]().cast[dtype]())
-        total_weight.unsafe_store(0, weight.cast[compute]().cast[dtype]())
+            y.unsafe_store(0, narrow[dtype](loss.cast[compute]()))
+        total_weight.unsafe_store(0, narrow[dtype](weight.cast[compute]()))
         if report.violated():
             raise Error(
                 "IndexError: Target ", report.words[1], " is out of bounds."
@@ -286,7 +286,7 @@ def _gradient_of[
     )
     if reduction == MEAN:
         gradient /= total_weight.unsafe_load(0).cast[compute]()
-    return gradient.cast[dtype]()
+    return narrow[dtype](gradient)
 
 
 def _gradient_block[

@@ -4,7 +4,7 @@ Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and s
 """
 
 from mojo_kernels.abi import Data, KernelCall
-from mojo_kernels.math import compute_type, sqrt
+from mojo_kernels.math import compute_type, narrow, sqrt
 from mojo_kernels.optimizer.lists import (
     ListUpdate,
     Number,
@@ -56,7 +56,7 @@ struct _Adagrad[type: DType](ListUpdate):
         var gradient = at[1].unsafe_load[width=w](0).cast[compute]()
         if self.gradient_scale.is_given():
             gradient /= self.gradient_scale.load().cast[compute]()
-            at[1].unsafe_store(0, gradient.cast[Self.dtype]())
+            at[1].unsafe_store(0, narrow[Self.dtype](gradient))
         if self.maximize != 0:
             gradient = -gradient
         if self.weight_decay != 0:
@@ -64,9 +64,9 @@ struct _Adagrad[type: DType](ListUpdate):
         var total = (
             at[2].unsafe_load[width=w](0).cast[compute]() + gradient * gradient
         )
-        at[2].unsafe_store(0, total.cast[Self.dtype]())
+        at[2].unsafe_store(0, narrow[Self.dtype](total))
         parameter -= gradient * prepared[0] / (sqrt(total) + self.eps)
-        at[0].unsafe_store(0, parameter.cast[Self.dtype]())
+        at[0].unsafe_store(0, narrow[Self.dtype](parameter))
 
 
 def adagrad[

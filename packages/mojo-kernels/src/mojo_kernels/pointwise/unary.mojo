@@ -276,8 +276,8 @@ struct _RoundDecimals[dtype: DType](ElementFunction):
     ) -> SIMD[Self.Output, w]:
         var x = widen(a)
         if self.is_negative != 0:
-            return (round(x / self.power) * self.power).cast[Self.dtype]()
-        return (round(x * self.power) / self.power).cast[Self.dtype]()
+            return narrow[Self.dtype](round(x / self.power) * self.power)
+        return narrow[Self.dtype](round(x * self.power) / self.power)
 
 
 def _round_decimals[dtype: DType](call: KernelCall) raises:
@@ -318,7 +318,7 @@ struct _Logit[dtype: DType](ElementFunction):
             var low = Vector(self.low)
             var limited = x.gt(1 - low).select(1 - low, x)
             x = x.lt(low).select(low, limited)  # low wins where eps > 0.5
-        return log(x / (1 - x)).cast[Self.dtype]()
+        return narrow[Self.dtype](log(x / (1 - x)))
 
 
 def _logit[dtype: DType](call: KernelCall) raises:
@@ -350,7 +350,7 @@ struct _Square[dtype: DType](ElementFunction):
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
         var x = widen(a)
-        return (x * x).cast[Self.dtype]()
+        return narrow[Self.dtype](x * x)
 
 
 @fieldwise_init
@@ -377,21 +377,21 @@ struct _PowScalar[dtype: DType](ElementFunction):
         var x = widen(a)
         var exponent = self.exponent
         if exponent == 3:
-            return (x * x * x).cast[Self.dtype]()
+            return narrow[Self.dtype](x * x * x)
         comptime if Self.dtype.is_floating_point():
             if exponent == 0.5:
-                return sqrt(x).cast[Self.dtype]()
+                return narrow[Self.dtype](sqrt(x))
             if exponent == -0.5:
-                return (1 / sqrt(x)).cast[Self.dtype]()
+                return narrow[Self.dtype](1 / sqrt(x))
             if exponent == -1:
-                return (1 / x).cast[Self.dtype]()
+                return narrow[Self.dtype](1 / x)
             if exponent == -2:
-                return (1 / (x * x)).cast[Self.dtype]()
-            return pow(x, SIMD[Self.compute, w](exponent)).cast[Self.dtype]()
+                return narrow[Self.dtype](1 / (x * x))
+            return narrow[Self.dtype](pow(x, SIMD[Self.compute, w](exponent)))
         else:
-            return integer_power(x, SIMD[Self.compute, w](exponent)).cast[
-                Self.dtype
-            ]()
+            return narrow[Self.dtype](
+                integer_power(x, SIMD[Self.compute, w](exponent))
+            )
 
 
 @fieldwise_init
@@ -415,9 +415,9 @@ struct _ClampScalar[dtype: DType](ElementFunction):
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
         comptime Vector = SIMD[Self.compute, w]
-        return minimum(
-            maximum(widen(a), Vector(self.low)), Vector(self.high)
-        ).cast[Self.dtype]()
+        return narrow[Self.dtype](
+            minimum(maximum(widen(a), Vector(self.low)), Vector(self.high))
+        )
 
 
 def _bound[
@@ -441,7 +441,7 @@ def _bound[
                 " is outside the representable range of ",
                 dtype,
             )
-        return min(max(value, low), high).cast[dtype]()
+        return narrow[dtype](min(max(value, low), high))
     else:
         return call.number[dtype](i)
 

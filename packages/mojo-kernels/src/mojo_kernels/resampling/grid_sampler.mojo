@@ -4,7 +4,7 @@ from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import GPU_BLOCK, GPU_MAX_BLOCKS
 from mojo_kernels.layout import ceil_div, parallel_ranges
-from mojo_kernels.math import compute_type
+from mojo_kernels.math import compute_type, narrow
 from mojo_kernels.reduction.rows import gpu_context
 from mojo_kernels.resampling.grid_position import GridSampler, dense_volume
 from mojo_kernels.resampling.grid_sampler_cpu import (
@@ -106,7 +106,7 @@ def _round_block[
         target.unsafe_store(
             volume.plane(point.n, point.c)
             + volume.at(point.d, point.h, point.w),
-            sums.unsafe_load(i).cast[dtype](),
+            narrow[dtype](sums.unsafe_load(i)),
         )
         i += Int(grid_dim.x) * Int(block_dim.x)
 
