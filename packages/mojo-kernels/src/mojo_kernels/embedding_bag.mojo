@@ -162,8 +162,8 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
     Tensors: output [bags, columns]; the bag of each lookup [lookups]; the number of lookups of each bag that count [bags]; the
     row of the maximum [bags, columns], -1 where there is none, absent for sums and means; the table [rows, columns] of any strides; the indices
     [lookups]; where each bag starts among them [bags], or one more; weights of the lookups [lookups], optional; all but the
-    table contiguous. Scalars: the number of bags, whether the starts have a last one, the mode (0 sum, 1 mean, 2 max), the
-    index that does not count, or -1.
+    table contiguous. Scalars: whether the starts have a last one, the mode (0 sum, 1 mean, 2 max), the index that does not
+    count, or -1.
 
     Parameters:
         dtype: The element type, floating.
@@ -178,7 +178,7 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
     """
     var table = call.tensor(4)
     var report = BoundsReport()
-    var bags = call.int_scalar(0)
+    var bags = call.tensor(0).size(0)
     var columns = table.size(1)
     var lookups = Int(call.tensor(5).numel)
     var action = _Bags[dtype, index](
@@ -196,9 +196,9 @@ def embedding_bag[dtype: DType, index: DType](call: KernelCall) raises:
         Int64(columns),
         Int64(bags),
         Int64(lookups),
+        Int32(call.int_scalar(0)),
         Int32(call.int_scalar(1)),
-        Int32(call.int_scalar(2)),
-        Int64(call.int_scalar(3)),
+        Int64(call.int_scalar(2)),
         report.bounds(table.size(0)),
     )
     comptime if has_accelerator():

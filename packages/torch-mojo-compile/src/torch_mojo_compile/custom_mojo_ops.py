@@ -12,8 +12,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from max.dtype import DType
 from max.graph import DeviceRef, TensorType, TensorValue
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mojo_runtime import aten
+from mojo_runtime.launch import Number
 from torch_mojo_compile import bridge
 from torch_mojo_compile.dtypes import kernel_dtype
 from torch_mojo_compile.kernel_calls import call_on_tensors
@@ -43,7 +45,7 @@ def kernel(
     device: DeviceRef | None = None,
     **parameters: Any,
 ) -> list[Any]:
-    """Calls a kernel of mojo-kernels in the current graph, or on tensors of torch.
+    """Calls a kernel of mojo-kernels in the current graph, or on tensors of torch, of which fake ones only get results.
 
     Args:
         name: "module:function" below mojo_kernels.
@@ -63,15 +65,16 @@ def kernel(
     first = next((value for value in inputs if value is not None), None)
     if isinstance(first, torch.Tensor):
         made = [None if o is None else torch.empty(o[0], dtype=o[1], device=first.device) for o in outputs]
-        call_on_tensors(key, made, inputs, scalars, broadcast=broadcast)
+        if not isinstance(first, FakeTensor):
+            call_on_tensors(key, made, inputs, scalars, broadcast=broadcast)
         return made
     place = device or (first.device if first is not None else DeviceRef.CPU())
     types = [None if o is None else TensorType(o[1], o[0], place) for o in outputs]
     return list(bridge.call_kernel(key, types, inputs, scalars, broadcast=broadcast, contiguous=contiguous))
 
 
-def _only(like: Operand, results: Sequence[Any]) -> Operand:
-    """The only result of a kernel, of the kind of an operand."""
+def only(like: Operand, results: Sequence[Any]) -> Operand:
+    """Returns the only result of a kernel, of the kind of an operand."""
     result: Operand = results[0]
     return result
 
@@ -83,22 +86,82 @@ def statistics_dtype(value: Any) -> Any:
     return torch.float64 if value.dtype == torch.float64 else torch.float32
 
 
-def _integer(value: Any) -> Any:
+def int64_like(value: Any) -> Any:
+    """int64 as MAX or torch names it, by the kind of a value."""
     return DType.int64 if isinstance(value, TensorValue) else torch.int64
 
 
-def matrix_product(a: Operand, b: Operand) -> Operand:
-    """The product of matrices, or of batches of them.
+def matrix_product(a: Operand, b: Operand, addend: Operand | None = None, *, beta: Any = 1, alpha: Any = 1) -> Operand:
+    """The product of matrices, or of batches of them, times `alpha`; `beta` times an addend is added before rounding.
 
     Args:
         a: [..., m, k]; in a graph a transposed value is not copied.
         b: [..., k, n], of the same dtype.
+        addend: Broadcastable to the result, of the same dtype; without one the factors are not used.
+        beta: A number; 0 ignores the addend, NaN included.
+        alpha: A number.
 
     Returns:
         [..., m, n]
     """
-    shape = [*a.shape[:-1], b.shape[-1]]
-    return _only(a, kernel("matmul.products:mm", [(shape, a.dtype)], [a, b], dtype=a.dtype))
+    outputs = [([*a.shape[:-1], b.shape[-1]], a.dtype)]
+    if addend is None:
+        return only(a, kernel("matmul.products:mm", outputs, [a, b], dtype=a.dtype))
+    factors = [Number(beta), Number(alpha)]
+    return only(a, kernel("matmul.products:addmm", outputs, [addend, a, b], factors, dtype=a.dtype))
+
+
+def grouped_product(a: Operand, b: Operand, ends: Operand) -> Operand:
+    """Products of groups of rows with a matrix each, as mixtures of experts have them; on CPUs only.
+
+    Args:
+        a: [m, k], whose rows are in groups; or [groups, m, k].
+        b: [groups, k, n]; or [k, n], whose columns are in groups. Where a is a matrix too, what is summed over is.
+        ends: Where each group ends, int32 [groups].
+
+    Returns:
+        [m, n], 0 behind the last group; of two matrices [groups, m, n].
+    """
+    shape: list[Any] = [a.shape[-2], b.shape[-1]]
+    if len(a.shape) == len(b.shape):
+        shape.insert(0, ends.shape[0])
+    made = kernel("matmul.grouped:grouped_mm", [(shape, a.dtype)], [a, b, ends], dtype=a.dtype)
+    return only(a, made)
+
+
+def embedding_bag(
+    table: Operand,
+    indices: Operand,
+    starts: Operand,
+    weights: Operand | None,
+    bags: Any,
+    mode: Literal[0, 1, 2],
+    padding: Any = -1,
+    *,
+    includes_last: bool = False,
+) -> list[Operand | None]:
+    """Combines the rows of a table that each bag looks up.
+
+    Args:
+        table: [rows, columns]
+        indices: [lookups], int32 or int64.
+        starts: Where each bag begins [bags], or one more, of the indices' dtype.
+        weights: Of the lookups [lookups], of the table's dtype.
+        bags: How many.
+        mode: 0: sums, 1: means, 2: maxima.
+        padding: An index that does not count; negative for none.
+        includes_last: Whether `starts` says where the last bag ends.
+
+    Returns:
+        [bags, columns]; the bag of each lookup; how many lookups of each bag count; for maxima the rows they are from.
+    """
+    shape = [bags, table.shape[1]]
+    outputs: list[Result | None] = [(shape, table.dtype), (indices.shape, indices.dtype), ([bags], indices.dtype)]
+    outputs.append((shape, indices.dtype) if mode == 2 else None)
+    inputs = [table, indices, starts, weights]
+    scalars = [includes_last, mode, padding]
+    parameters: dict[str, Any] = {"dtype": table.dtype, "index": indices.dtype}
+    return kernel("embedding_bag:embedding_bag", outputs, inputs, scalars, contiguous=True, **parameters)
 
 
 def convolution(
@@ -133,7 +196,7 @@ def convolution(
     inputs = [x, weight, bias]
     outputs = [(shape, x.dtype)]
     made = kernel("convolution.convolve:convolve", outputs, inputs, scalars, contiguous=True, dtype=x.dtype)
-    return _only(x, made)
+    return only(x, made)
 
 
 def convolution_weight_gradient(
@@ -159,7 +222,7 @@ def convolution_weight_gradient(
     scalars = [groups, list(stride), list(padding), list(dilation)]
     outputs = [(shape, x.dtype)]
     made = kernel("convolution.weight:weight_gradient", outputs, [grad, x], scalars, contiguous=True, dtype=x.dtype)
-    return _only(x, made)
+    return only(x, made)
 
 
 def layer_norm(
@@ -402,7 +465,7 @@ def embedding_gradient(
     parameters: dict[str, Any] = {"dtype": grad.dtype, "index": indices.dtype}
     inputs = [grad, indices]
     made = kernel("embedding:embedding_backward", outputs, inputs, scalars, contiguous=True, **parameters)
-    return _only(grad, made)
+    return only(grad, made)
 
 
 def gather_slices(x: Operand, dim: int, index: Operand) -> Operand:
@@ -411,7 +474,7 @@ def gather_slices(x: Operand, dim: int, index: Operand) -> Operand:
     if shape:
         shape[dim] = index.shape[0] if len(index.shape) else 1
     parameters: dict[str, Any] = {"dtype": x.dtype, "index": index.dtype, "indices": "slices"}
-    return _only(x, kernel("indexing.gather_scatter:gather", [(shape, x.dtype)], [x, index], [dim], **parameters))
+    return only(x, kernel("indexing.gather_scatter:gather", [(shape, x.dtype)], [x, index], [dim], **parameters))
 
 
 def scatter_elements(
@@ -434,7 +497,7 @@ def scatter_elements(
         "source": "tensor",
     }
     inputs = [x, index, source]
-    return _only(x, kernel("indexing.gather_scatter:scatter", [(x.shape, x.dtype)], inputs, [dim], **parameters))
+    return only(x, kernel("indexing.gather_scatter:scatter", [(x.shape, x.dtype)], inputs, [dim], **parameters))
 
 
 def scatter_rows(table: Operand, positions: Operand, source: Operand, *, accumulate: bool = False) -> Operand:
@@ -455,7 +518,7 @@ def scatter_rows(table: Operand, positions: Operand, source: Operand, *, accumul
     }
     outputs = [(table.shape, table.dtype)]
     inputs = [table, positions, source]
-    return _only(table, kernel("indexing.gather_scatter:scatter", outputs, inputs, [0], **parameters))
+    return only(table, kernel("indexing.gather_scatter:scatter", outputs, inputs, [0], **parameters))
 
 
 def binary(op: str, a: Operand, b: Operand, shape: Shape) -> Operand:
@@ -468,10 +531,12 @@ def binary(op: str, a: Operand, b: Operand, shape: Shape) -> Operand:
         shape: Of the result.
     """
     outputs = [(shape, a.dtype)]
-    return _only(a, kernel("pointwise.binary:binary", outputs, [a, b], broadcast=True, dtype=a.dtype, op=op))
+    return only(a, kernel("pointwise.binary:binary", outputs, [a, b], broadcast=True, dtype=a.dtype, op=op))
 
 
-def reduce(op: str, x: Operand, dims: Sequence[int], shape: Shape, *, out: Any = None) -> Operand:
+def reduce(
+    op: str, x: Operand, dims: Sequence[int], shape: Shape, scalars: Sequence[Any] = (), *, out: Any = None
+) -> Operand:
     """A reduction, in one pass over memory.
 
     Args:
@@ -479,16 +544,30 @@ def reduce(op: str, x: Operand, dims: Sequence[int], shape: Shape, *, out: Any =
         x: Any tensor.
         dims: Over which to reduce; none of them are all.
         shape: Of the result: with those dimensions of size 1, or without them.
+        scalars: The reduction's own ones.
         out: The result's dtype; by default x's.
     """
-    out = x.dtype if out is None else out
-    parameters: dict[str, Any] = {"dtype": x.dtype, "op": op, "out": out}
-    return _only(x, kernel("reduction.reduce:reduce", [(shape, out)], [x], [list(dims)], **parameters))
+    return only(x, _reduce(op, x, dims, [(shape, x.dtype if out is None else out)], scalars))
+
+
+def reduce_to_pair(
+    op: str, x: Operand, dims: Sequence[int], shape: Shape, scalars: Sequence[Any] = ()
+) -> tuple[Operand, Operand]:
+    """A reduction with two results of x's dtype, e.g. "var_mean"; arguments as of `reduce`."""
+    made = _reduce(op, x, dims, [(shape, x.dtype)] * 2, scalars)
+    return made[0], made[1]
+
+
+def _reduce(op: str, x: Operand, dims: Sequence[int], outputs: Sequence[Result], scalars: Sequence[Any]) -> list[Any]:
+    parameters: dict[str, Any] = {"dtype": x.dtype, "op": op, "out": outputs[0][1]}
+    if len(outputs) == 2:
+        parameters["second"] = outputs[1][1]
+    return kernel("reduction.reduce:reduce", outputs, [x], [list(dims), *scalars], **parameters)
 
 
 def sort(x: Operand, dim: int, *, descending: bool = False) -> tuple[Operand, Operand]:
     """The elements sorted along a dimension, and the positions they had, int64. Equal ones keep their order."""
-    outputs = [(x.shape, x.dtype), (x.shape, _integer(x))]
+    outputs = [(x.shape, x.dtype), (x.shape, int64_like(x))]
     made = kernel("sorting:sort", outputs, [x], [dim, descending], dtype=x.dtype)
     return made[0], made[1]
 
@@ -519,7 +598,7 @@ def random_bernoulli(probabilities: TensorValue, dtype: DType, state: Sequence[A
     parameters: dict[str, Any] = {"dtype": dtype, "probability": probabilities.dtype}
     outputs = [(probabilities.shape, dtype)]
     made = kernel("random.dropout:bernoulli", outputs, [probabilities], state, contiguous=True, **parameters)
-    return _only(probabilities, made)
+    return only(probabilities, made)
 
 
 def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[TensorValue, TensorValue]:
@@ -536,6 +615,7 @@ def random_dropout(x: TensorValue, keep: float, state: Sequence[Any]) -> tuple[T
 
 
 __all__ = [
+    "Operand",
     "attention",
     "attention_gradients",
     "batch_norm",
@@ -543,10 +623,12 @@ __all__ = [
     "binary",
     "convolution",
     "convolution_weight_gradient",
+    "embedding_bag",
     "embedding_gradient",
     "gather_slices",
     "group_norm",
     "group_norm_gradients",
+    "grouped_product",
     "kernel",
     "layer_norm",
     "layer_norm_gradients",
@@ -555,6 +637,7 @@ __all__ = [
     "random_dropout",
     "random_fill",
     "reduce",
+    "reduce_to_pair",
     "scatter_elements",
     "scatter_rows",
     "sort",

@@ -22,12 +22,14 @@ from max.graph import (
     TensorValue,
     ops,
 )
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_mojo_compile import lowerings, values
 from torch_mojo_compile.dtypes import is_supported, to_max
 from torch_mojo_compile.errors import LoweringError, UnsupportedOps
 from torch_mojo_compile.lowerings import random
+from torch_mojo_compile.lowerings.creation import FILLS
 from torch_mojo_compile.lowerings.table import INTEGER_ARITHMETIC, Node, cast, device_of, find
 from torch_mojo_compile.refusals import Refusals, user_line
 from torch_mojo_compile.symbols import Place, Symbols, evaluator, expression, hint
@@ -158,6 +160,12 @@ def check_values(module: torch.fx.GraphModule, refusals: Refusals) -> bool:
     return not refusals
 
 
+def _is_token(node: torch.fx.Node) -> bool:
+    """Whether an argument is one that only keeps effects in order; at a call it is None."""
+    users = list(node.users)
+    return bool(users) and all(user.target is with_effects and user.args[0] is node for user in users)
+
+
 class GraphBuilder:
     """Lowers one FX graph.
 
@@ -260,7 +268,7 @@ class GraphBuilder:
                 self.places.setdefault(expression(fake), (i, None))
         used: list[torch.fx.Node] = []
         for i, (node, fake) in enumerate(zip(self.placeholders, fakes, strict=True)):
-            if not isinstance(fake, torch.Tensor) or not node.users:
+            if not isinstance(fake, torch.Tensor) or not node.users or _is_token(node):
                 continue
             bound |= {expression(s) for s in fake.shape if isinstance(expression(s), sympy.Symbol)}
             self._plan_tensor(i, node, fake)
@@ -311,14 +319,17 @@ class GraphBuilder:
                 tensor = ops.rebind(tensor, shape)
             self.values[node] = tensor
         for node in self.placeholders:
-            if node not in self.values and not isinstance(node.meta["val"], torch.Tensor):
+            if _is_token(node):
+                self.values[node] = None
+            elif node not in self.values and not isinstance(node.meta["val"], torch.Tensor):
                 self.values[node] = node.meta["val"]
 
     def _constant_nodes(self) -> set[torch.fx.Node]:
-        """The nodes that compute tensors from no input."""
+        """The nodes that compute tensors from no input's elements."""
         constant: set[torch.fx.Node] = set()
         for node in self.module.graph.nodes:
-            depends = [argument for argument in node.all_input_nodes if argument not in constant]
+            read = () if node.target in FILLS else node.all_input_nodes
+            depends = [argument for argument in read if argument not in constant]
             if node.op == "get_attr" or (node.op == "call_function" and not depends):
                 constant.add(node)
         return {node for node in constant if node.op == "call_function"}

@@ -2,7 +2,11 @@
 
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.linalg.matrix import Matrix, each_matrix
+from mojo_kernels.linalg.matrix import (
+    Matrix,
+    copy_matrices,
+    each_matrix,
+)
 from mojo_kernels.math import sqrt
 from std.utils.static_tuple import StaticTuple
 
@@ -87,8 +91,8 @@ struct _Eigen[dtype: DType](ElementAction):
 def eigen[dtype: DType](call: KernelCall) raises:
     """Eigenvalues and eigenvectors of symmetric matrices, in no order.
 
-    Tensors: matrices [batch, size, size], which are overwritten; vectors [batch, size, size], a row each; values [batch,
-    size]; contiguous. No scalars.
+    Tensors: a workspace [batch, size, size]; vectors [batch, size, size], a row each; values [batch, size]; contiguous; the
+    matrices [batch, size, size], of any strides. No scalars.
 
     Parameters:
         dtype: float32 or float64.
@@ -98,6 +102,7 @@ def eigen[dtype: DType](call: KernelCall) raises:
     """
     var matrices = call.tensor(0)
     var n = matrices.size(1)
+    copy_matrices[dtype](call, matrices, call.tensor(3))
     each_matrix(
         call,
         _Eigen[dtype](
@@ -167,8 +172,8 @@ struct _Singular[dtype: DType](ElementAction):
 def singular[dtype: DType](call: KernelCall) raises:
     """Rotates the rows of matrices until they are orthogonal: their norms are the singular values, in no order.
 
-    Tensors: matrices [batch, rows, columns], rows <= columns, in place; the products of the rotations [batch, rows, rows];
-    contiguous. No scalars.
+    Tensors: what they become [batch, rows, columns], rows <= columns; the products of the rotations [batch, rows, rows];
+    contiguous; the matrices, of any strides. No scalars.
 
     Parameters:
         dtype: float32 or float64.
@@ -179,6 +184,7 @@ def singular[dtype: DType](call: KernelCall) raises:
     var matrices = call.tensor(0)
     var rows = matrices.size(1)
     var columns = matrices.size(2)
+    copy_matrices[dtype](call, matrices, call.tensor(2))
     each_matrix(
         call,
         _Singular[dtype](

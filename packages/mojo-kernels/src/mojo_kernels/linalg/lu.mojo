@@ -2,7 +2,11 @@
 
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.linalg.matrix import Matrix, each_matrix
+from mojo_kernels.linalg.matrix import (
+    Matrix,
+    copy_matrices,
+    each_matrix,
+)
 from std.utils.static_tuple import StaticTuple
 
 
@@ -50,10 +54,11 @@ struct _Factor[dtype: DType](ElementAction):
 
 
 def factor[dtype: DType](call: KernelCall) raises:
-    """Factors matrices into a unit lower and an upper triangle, in place.
+    """Factors matrices into a unit lower and an upper triangle.
 
-    Tensors: matrices [batch, rows, columns], pivots [batch, min(rows, columns)] (int32, rows counted from 1), info [batch]
-    (int32: the first zero on the diagonal, counted from 1, or 0), all contiguous. Scalars: whether rows are exchanged.
+    Tensors: both triangles [batch, rows, columns], pivots [batch, min(rows, columns)] (int32, rows counted from 1), info
+    [batch] (int32: the first zero on the diagonal, counted from 1, or 0), all contiguous; the matrices, of any strides.
+    Scalars: whether rows are exchanged.
 
     Parameters:
         dtype: float32 or float64.
@@ -64,6 +69,7 @@ def factor[dtype: DType](call: KernelCall) raises:
     var matrices = call.tensor(0)
     var rows = matrices.size(1)
     var columns = matrices.size(2)
+    copy_matrices[dtype](call, matrices, call.tensor(3))
     each_matrix(
         call,
         _Factor[dtype](

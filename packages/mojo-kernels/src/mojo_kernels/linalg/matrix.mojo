@@ -1,6 +1,6 @@
 """A matrix in a row-major batch, and how batches are run."""
 
-from mojo_kernels.abi import Data, KernelCall
+from mojo_kernels.abi import Data, KernelCall, Tensor
 from mojo_kernels.indexing.element import ElementAction, each_element
 from mojo_kernels.layout import IndexSpace
 from std.utils.static_tuple import StaticTuple
@@ -71,3 +71,44 @@ def each_matrix[
     var space = IndexSpace[A.operands]()
     space.append(batch, sizes)
     each_element(call, action, space, max(1, WORK // max(1, work)))
+
+
+@fieldwise_init
+struct _Copy[dtype: DType](ElementAction):
+    """Copies one element; operands: where to, where from."""
+
+    comptime operands = 2
+    var copies: Data[Self.dtype]
+    var source: Data[Self.dtype]
+
+    @inline(.always)
+    def apply(self, offsets: StaticTuple[Int, 2]):
+        self.copies.unsafe_store(
+            offsets[0], self.source.unsafe_load(offsets[1])
+        )
+
+
+def copy_matrices[
+    dtype: DType
+](call: KernelCall, copies: Tensor, source: Tensor) raises:
+    """Copies a batch of matrices, for what works in place.
+
+    Parameters:
+        dtype: The element type.
+
+    Args:
+        call: The call.
+        copies: [batch, rows, columns], contiguous.
+        source: The same sizes, any strides.
+    """
+    var space = IndexSpace[2]()
+    for d in range(3):
+        space.append(
+            copies.size(d),
+            StaticTuple[Int, 2](copies.stride(d), source.stride(d)),
+        )
+    each_element(
+        call,
+        _Copy[dtype](copies.pointer[dtype](), source.pointer[dtype]()),
+        space,
+    )

@@ -2,7 +2,11 @@
 
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.linalg.matrix import Matrix, each_matrix
+from mojo_kernels.linalg.matrix import (
+    Matrix,
+    copy_matrices,
+    each_matrix,
+)
 from mojo_kernels.math import sqrt
 from std.utils.static_tuple import StaticTuple
 
@@ -66,9 +70,10 @@ struct _Factor[dtype: DType](ElementAction):
 
 
 def factor[dtype: DType](call: KernelCall) raises:
-    """Factors matrices into reflections and an upper triangle, in place, as LAPACK's geqrf.
+    """Factors matrices into reflections and an upper triangle, as LAPACK's geqrf.
 
-    Tensors: matrices [batch, rows, columns], factors of the reflections [batch, min(rows, columns)], contiguous. No scalars.
+    Tensors: both [batch, rows, columns], factors of the reflections [batch, min(rows, columns)], contiguous; the matrices,
+    of any strides. No scalars.
 
     Parameters:
         dtype: float32 or float64.
@@ -79,6 +84,7 @@ def factor[dtype: DType](call: KernelCall) raises:
     var matrices = call.tensor(0)
     var rows = matrices.size(1)
     var columns = matrices.size(2)
+    copy_matrices[dtype](call, matrices, call.tensor(2))
     each_matrix(
         call,
         _Factor[dtype](
@@ -129,10 +135,10 @@ struct _Apply[dtype: DType](ElementAction):
 
 
 def multiply[dtype: DType](call: KernelCall) raises:
-    """Multiplies matrices from the left by the orthogonal matrix that reflections make, in place.
+    """Multiplies matrices from the left by the orthogonal matrix that reflections make.
 
-    Tensors: matrices [batch, rows, columns], reflections below the diagonal of [batch, rows, stored], their factors [batch,
-    count], contiguous. Scalars: whether by its transpose.
+    Tensors: products [batch, rows, columns], contiguous; the matrices, of any strides; reflections below the diagonal of
+    [batch, rows, stored], their factors [batch, count], contiguous. Scalars: whether by its transpose.
 
     Parameters:
         dtype: float32 or float64.
@@ -141,16 +147,17 @@ def multiply[dtype: DType](call: KernelCall) raises:
         call: The call.
     """
     var matrices = call.tensor(0)
-    var reflections = call.tensor(1)
-    var count = call.tensor(2).size(1)
+    var reflections = call.tensor(2)
+    var count = call.tensor(3).size(1)
     var rows = matrices.size(1)
     var columns = matrices.size(2)
+    copy_matrices[dtype](call, matrices, call.tensor(1))
     each_matrix(
         call,
         _Apply[dtype](
             matrices.pointer[dtype](),
             reflections.pointer[dtype](),
-            call.tensor(2).pointer[dtype](),
+            call.tensor(3).pointer[dtype](),
             Int64(rows),
             Int64(columns),
             Int64(reflections.size(2)),

@@ -2,7 +2,11 @@
 
 from mojo_kernels.abi import Data, KernelCall
 from mojo_kernels.indexing.element import ElementAction
-from mojo_kernels.linalg.matrix import Matrix, each_matrix
+from mojo_kernels.linalg.matrix import (
+    Matrix,
+    copy_matrices,
+    each_matrix,
+)
 from mojo_kernels.math import sqrt
 from std.utils.static_tuple import StaticTuple
 
@@ -40,10 +44,10 @@ struct _Solve[dtype: DType](ElementAction):
 
 
 def solve[dtype: DType](call: KernelCall) raises:
-    """Solves triangular systems in place.
+    """Solves triangular systems.
 
-    Tensors: right-hand sides [batch, size, columns], which become the solutions; triangles [batch, size, size]; contiguous.
-    Scalars: whether the triangle is the upper one; whether its diagonal is taken for 1.
+    Tensors: solutions [batch, size, columns], contiguous; right-hand sides, of any strides; triangles [batch, size, size],
+    contiguous. Scalars: whether the triangle is the upper one; whether its diagonal is taken for 1.
 
     Parameters:
         dtype: float32 or float64.
@@ -54,11 +58,12 @@ def solve[dtype: DType](call: KernelCall) raises:
     var solutions = call.tensor(0)
     var n = solutions.size(1)
     var columns = solutions.size(2)
+    copy_matrices[dtype](call, solutions, call.tensor(1))
     each_matrix(
         call,
         _Solve[dtype](
             solutions.pointer[dtype](),
-            call.tensor(1).pointer[dtype](),
+            call.tensor(2).pointer[dtype](),
             Int64(n),
             Int64(columns),
             Int64(call.int_scalar(0)),
@@ -100,10 +105,10 @@ struct _Cholesky[dtype: DType](ElementAction):
 
 
 def cholesky[dtype: DType](call: KernelCall) raises:
-    """Factors positive definite matrices into L L^T, in place; only the lower triangle is read.
+    """Factors positive definite matrices into L L^T; only the lower triangle is read.
 
-    Tensors: matrices [batch, size, size], which become L; info [batch] (int32: the order of the leading minor that is not
-    positive, or 0); contiguous. No scalars.
+    Tensors: L [batch, size, size]; info [batch] (int32: the order of the leading minor that is not positive, or 0);
+    contiguous; the matrices, of any strides. No scalars.
 
     Parameters:
         dtype: float32 or float64.
@@ -113,6 +118,7 @@ def cholesky[dtype: DType](call: KernelCall) raises:
     """
     var matrices = call.tensor(0)
     var n = matrices.size(1)
+    copy_matrices[dtype](call, matrices, call.tensor(2))
     each_matrix(
         call,
         _Cholesky[dtype](

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from max.dtype import DType
 from max.graph import TensorValue, ops
 
-from torch_mojo_compile.lowerings.table import Node, lowering
+from torch_mojo_compile import rows
+from torch_mojo_compile.lowerings.table import AnyLowering, Node, lowering
 
 
 def _full(node: Node, value: Any) -> TensorValue:
@@ -15,7 +17,16 @@ def _full(node: Node, value: Any) -> TensorValue:
     return ops.broadcast_to(filled, node.shape) if node.result().dim() else filled
 
 
-@lowering("full.default", "full_like.default", "new_full.default")
+FILLS: set[Any] = set()
+"""Overloads that read no elements of their arguments: what they make is constant."""
+
+
+def _fills(*names: str) -> Callable[[AnyLowering], AnyLowering]:
+    FILLS.update(rows.overload(name) for name in names)
+    return lowering(*names)
+
+
+@_fills("full.default", "full_like.default", "new_full.default")
 def full(node: Node, _: Any, *values: Any, **__: Any) -> TensorValue:
     """A tensor of one number."""
     return _full(node, values[-1])
@@ -27,7 +38,7 @@ def scalar_tensor(node: Node, value: Any, **_: Any) -> TensorValue:
     return _full(node, value)
 
 
-@lowering(
+@_fills(
     "zeros.default",
     "zeros_like.default",
     "new_zeros.default",
@@ -43,7 +54,7 @@ def zeros(node: Node, *_: Any, **__: Any) -> TensorValue:
     return _full(node, 0)
 
 
-@lowering("ones.default", "ones_like.default", "new_ones.default")
+@_fills("ones.default", "ones_like.default", "new_ones.default")
 def ones(node: Node, *_: Any, **__: Any) -> TensorValue:
     """A tensor of ones."""
     return _full(node, 1)

@@ -155,6 +155,12 @@ def randn(node: Node, *_: Any, **__: Any) -> TensorValue:
     return _fill(node, "normal", [0.0, 1.0], logarithmic=False)
 
 
+@_random("prims.normal.default")
+def normal_of_shape(node: Node, shape: Any, *, mean: float = 0.0, std: float = 1.0, **_: Any) -> TensorValue:
+    """Normal numbers of a mean and a deviation, in a shape."""
+    return _fill(node, "normal", [float(mean), float(std)], logarithmic=False)
+
+
 @_random("uniform.default")
 def uniform(node: Node, x: TensorValue, from_: float = 0.0, to: float = 1.0, **named: Any) -> TensorValue:
     """Uniform numbers between two bounds."""
@@ -242,7 +248,7 @@ def native_dropout(node: Node, x: TensorValue, p: float, train: bool | None = Tr
 @lowering("native_dropout_backward.default")
 def native_dropout_backward(node: Node, grad: TensorValue, mask: TensorValue, scale: float) -> TensorValue:
     """The gradient where the mask kept, scaled."""
-    return grad * ops.cast(mask, grad.dtype) * node.tensor(scale)
+    return node.tensor(grad) * node.tensor(mask) * node.tensor(scale)
 
 
 __all__ = ["OPS", "State", "advance", "state"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from max.dtype import DType
 from max.graph import TensorValue
 
@@ -28,20 +29,8 @@ def sum_(node: Node, x: TensorValue, *, dtype: Any = None) -> TensorValue:
 def var(node: Node, x: TensorValue, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """Variance or standard deviation, and the mean."""
     divisor = [0] if correction is None else [1, Number(correction)]
-    outputs = (node.fake,) if not isinstance(node.fake, tuple | list) else node.fake
-    types = [node.type_of(i) for i in range(len(outputs))]
-    second = {"second": x.dtype} if len(types) == 2 else {}
-    made = custom_mojo_ops.kernel(
-        "reduction.reduce:reduce",
-        [(type_.shape, x.dtype) for type_ in types],
-        [x],
-        [_dims(dim), *divisor],
-        dtype=x.dtype,
-        op=node.name,
-        out=x.dtype,
-        **second,
-    )
-    return made if len(made) == 2 else made[0]
+    function = custom_mojo_ops.reduce if isinstance(node.fake, torch.Tensor) else custom_mojo_ops.reduce_to_pair
+    return function(node.name, x, _dims(dim), node.shape, divisor)
 
 
 @lowering("amax.default", "amin.default")

@@ -20,7 +20,8 @@ from torch_mojo_compile.symbols import Symbols, expression
 Lowering = Callable[..., Any]
 AnyLowering = TypeVar("AnyLowering", bound=Lowering)
 
-_LOWERINGS: dict[Any, Lowering] = {}
+_LOWERINGS: dict[str, Lowering] = {}
+"""By the text of the overload, e.g. "aten.add.Tensor": other libraries' ops need not be there yet."""
 
 INTEGER_ARITHMETIC = (
     operator.add,
@@ -54,7 +55,7 @@ INTEGER_ARITHMETIC = (
 
 
 def lowering(*names: str) -> Callable[[AnyLowering], AnyLowering]:
-    """Registers a function for aten overloads, e.g. `@lowering("add.Tensor")`.
+    """Registers a function for overloads of aten, e.g. `@lowering("add.Tensor")`, or of a library that the name tells.
 
     The function is called with a `Node` and the op's arguments, whose tensors are graph values. A name that the
     installed torch does not have is passed over.
@@ -62,22 +63,22 @@ def lowering(*names: str) -> Callable[[AnyLowering], AnyLowering]:
 
     def decorate(function: AnyLowering) -> AnyLowering:
         for name in names:
-            op = rows.overload(name)
-            if op is not None:
-                _LOWERINGS[op] = function
+            text = name if name.count(".") == 2 else f"aten.{name}"
+            if not text.startswith(("aten.", "prims.")) or rows.overload(name) is not None:
+                _LOWERINGS[text] = function
         return function
 
     return decorate
 
 
-def lowering_of(op: torch._ops.OpOverload, function: Lowering) -> None:
+def lowering_of(op: torch._ops.OpOverload | torch._ops.HigherOrderOperator, function: Lowering) -> None:
     """Registers a function for an op of another library than aten."""
-    _LOWERINGS[op] = function
+    _LOWERINGS[str(op)] = function
 
 
 def find(target: Any) -> Lowering | None:
     """Returns the lowering of an FX node's target: one of its own, or the row that serves it."""
-    found = _LOWERINGS.get(target)
+    found = _LOWERINGS.get(str(target))
     if found is None and target in rows.served():
         return lower_row
     return found
@@ -85,14 +86,14 @@ def find(target: Any) -> Lowering | None:
 
 def own_lowerings() -> set[str]:
     """Returns the names of the overloads with a lowering of their own."""
-    return {str(op).removeprefix("aten.") for op in _LOWERINGS}
+    return {name.removeprefix("aten.") for name in _LOWERINGS}
 
 
 def lowered() -> dict[str, str]:
     """Returns every lowered overload by name with the first line of what its lowering does."""
     result = {str(op).removeprefix("aten."): row.doc for op, row in rows.served().items()}
-    for op, function in _LOWERINGS.items():
-        result[str(op).removeprefix("aten.")] = (function.__doc__ or "").partition("\n")[0]
+    for name, function in _LOWERINGS.items():
+        result[name.removeprefix("aten.")] = (function.__doc__ or "").partition("\n")[0]
     return dict(sorted(result.items()))
 
 

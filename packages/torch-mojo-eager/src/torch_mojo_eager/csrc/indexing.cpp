@@ -182,7 +182,7 @@ Bags embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at
   } else {
     call.add_absent();
   }
-  for (const int64_t word : {bags, int64_t{include_last_offset}, mode, padding}) call.word(word);
+  for (const int64_t word : {int64_t{include_last_offset}, mode, padding}) call.word(word);
   const std::array<at::ScalarType, 2> dtypes{weight.scalar_type(), index_type};
   CurrentDevice guard(device);
   call.launch(bag_family().slot(dtypes.data(), 2), device, "embedding_bag");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten import formulas
 from mojo_runtime.aten.table import FLOATING
 from torch_mojo_eager.ops.registry import launch, op
 
@@ -44,16 +45,10 @@ def embedding_bag_dense_backward(
 ) -> Tensor:
     """The gradient [rows, columns] of the table."""
     if mode == _MAX:
-        # Rows -1, of bags without lookups, are one more row, which is cut off.
-        result = grad.new_zeros((num_weights + 1, grad.shape[1]))
-        rows = torch.where(maximum_indices < 0, num_weights, maximum_indices).to(torch.int64)
-        return result.scatter_add_(0, rows, grad)[:num_weights]
+        gradient: Tensor = formulas.gradient_of_maxima(grad, maximum_indices, num_weights)
+        return gradient
     bags = offset2bag.to(torch.int64)
-    if mode == _MEAN:
-        grad = grad / bag_size.clamp(min=1).unsqueeze(1).to(grad.dtype)
-    of_lookups = grad.index_select(0, bags)
-    if per_sample_weights is not None:
-        of_lookups = of_lookups * per_sample_weights.reshape(-1, 1)
+    of_lookups = formulas.gradients_of_lookups(grad, bags, bag_size, mode == _MEAN, per_sample_weights)
     flat = indices.reshape(-1)
     table: Tensor = torch.ops.aten.embedding_dense_backward(
         of_lookups, flat, num_weights, padding_idx, scale_grad_by_freq

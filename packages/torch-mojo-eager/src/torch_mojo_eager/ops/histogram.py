@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten import formulas
 from torch_mojo_eager.ops.registry import op
 from torch_mojo_eager.ops.sorting import searchsorted
 
@@ -31,36 +32,13 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     if bins <= 0:
         raise RuntimeError("histc(): bins must be > 0")
     low, high = _limits("histc", self, float(min), float(max))
-    flat = self.reshape(-1).float() if self.dtype in (torch.float16, torch.bfloat16) else self.reshape(-1)
-    inside = (flat >= low) & (flat <= high)
-    if flat.is_floating_point():
-        position = (flat - low) * (bins / (high - low))
-    else:  # CUDA takes integers, CPU torch does not; their bins are exact
-        position = (flat.double() - low) * bins / (high - low)
-    place = position.clamp_(0, bins - 1).nan_to_num_(0).to(torch.int64)
-    counts = torch.zeros(bins, dtype=torch.int64, device=self.device)
-    return counts.scatter_add_(0, place, inside.to(torch.int64)).to(self.dtype)
+    counts: Tensor = formulas.histc(self, bins, low, high)
+    return counts
 
 
 def _histogram(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
-    """Sums of weights of points [count, dimensions] between edges; each dimension's last edge is included."""
-    inside = torch.ones(points.shape[0], dtype=torch.bool, device=points.device)
-    place = torch.zeros(points.shape[0], dtype=torch.int64, device=points.device)
-    for d, edge in enumerate(edges):
-        x = points[:, d].contiguous()
-        bins = edge.numel() - 1
-        inside &= (x >= edge[0]) & (x <= edge[-1])
-        place = place * bins + (searchsorted(edge, x, right=True) - 1).clamp_(0, bins - 1)
-    shape = [edge.numel() - 1 for edge in edges]
-    terms = inside.to(points.dtype)
-    if weight is not None:
-        terms = torch.where(inside, weight.reshape(-1), terms)
-    counts = points.new_zeros(math.prod(shape)).scatter_add_(0, place, terms).view(shape)
-    if density:
-        counts = counts / counts.sum()
-        for d, edge in enumerate(edges):
-            counts = counts / edge.diff().view([-1 if i == d else 1 for i in range(len(edges))])
-    return counts
+    result: Tensor = formulas.histogram(points, edges, weight, density, searchsorted)
+    return result
 
 
 def _check(name: str, points: Tensor, dimensions: int, weight: Tensor | None) -> None:

@@ -35,9 +35,14 @@ def _require_real(name: str, *tensors: Tensor) -> None:
 
 
 def _batch(tensor: Tensor) -> Tensor:
-    """A row-major copy [batch, rows, columns] that kernels may overwrite."""
+    """A tensor as [batch, rows, columns]."""
     rows, columns = tensor.shape[-2:]
-    return tensor.reshape(math.prod(tensor.shape[:-2]), rows, columns).clone(memory_format=torch.contiguous_format)
+    return tensor.reshape(math.prod(tensor.shape[:-2]), rows, columns)
+
+
+def _like(batch: Tensor) -> Tensor:
+    """A row-major batch of the same sizes for a kernel to write."""
+    return torch.empty_like(batch, memory_format=torch.contiguous_format)
 
 
 def _per_step(pivots: Tensor, matrix: Tensor) -> Tensor:
@@ -62,12 +67,13 @@ def _raise_singular(name: str, info: Tensor, what: str) -> None:
 def _lu(matrix: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """LU, pivots and info, as batches."""
     _require_real("linalg_lu_factor_ex", matrix)
-    lu = _batch(matrix)
+    batch = _batch(matrix)
+    lu = _like(batch)
     count = min(lu.shape[-2:])
     pivots = lu.new_empty((lu.shape[0], count), dtype=torch.int32)
     info = lu.new_zeros(lu.shape[0], dtype=torch.int32)
     if lu.shape[0]:
-        launch("linalg.lu:factor", [lu, pivots, info], [pivot], dtype=lu.dtype)
+        launch("linalg.lu:factor", [lu, pivots, info, batch], [pivot], dtype=lu.dtype)
     return lu, pivots, info
 
 
@@ -130,10 +136,11 @@ def _triangular(matrix: Tensor, right: Tensor, upper: bool, unit: bool = False) 
     """Solves matrix @ X = right, batches broadcast."""
     _require_real("linalg_solve_triangular", matrix, right)
     shape = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
-    solution = _batch(right.expand(*shape, *right.shape[-2:]))
+    batch = _batch(right.expand(*shape, *right.shape[-2:]))
+    solution = _like(batch)
     if solution.numel():
-        triangle = _batch(matrix.expand(*shape, *matrix.shape[-2:]))
-        launch("linalg.triangular:solve", [solution, triangle], [upper, unit], dtype=solution.dtype)
+        triangle = _batch(matrix.expand(*shape, *matrix.shape[-2:])).contiguous()
+        launch("linalg.triangular:solve", [solution, batch, triangle], [upper, unit], dtype=solution.dtype)
     return solution.view(*shape, *right.shape[-2:])
 
 
@@ -290,10 +297,11 @@ def linalg_cholesky_ex(
 ) -> tuple[Tensor, Tensor]:
     """Cholesky factors."""
     _require_real("linalg_cholesky_ex", self)
-    factors = _batch(self.mT if upper else self)
+    batch = _batch(self.mT if upper else self)
+    factors = _like(batch)
     codes = factors.new_zeros(factors.shape[0], dtype=torch.int32)
     if factors.shape[0]:
-        launch("linalg.triangular:cholesky", [factors, codes], dtype=factors.dtype)
+        launch("linalg.triangular:cholesky", [factors, codes, batch], dtype=factors.dtype)
     result = factors.view(self.shape)
     L.copy_(result.mT if upper else result)
     info.copy_(codes.view(info.shape))
@@ -329,18 +337,21 @@ def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
 def _reflections(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Reflections below the diagonal of R, and their factors, as batches."""
     _require_real("geqrf", matrix)
-    stored = _batch(matrix)
+    batch = _batch(matrix)
+    stored = _like(batch)
     taus = stored.new_zeros(stored.shape[0], min(stored.shape[-2:]))
     if stored.numel():
-        launch("linalg.qr:factor", [stored, taus], dtype=stored.dtype)
+        launch("linalg.qr:factor", [stored, taus, batch], dtype=stored.dtype)
     return stored, taus
 
 
 def _times_reflections(matrix: Tensor, stored: Tensor, taus: Tensor, transposed: bool = False) -> Tensor:
     """Multiplies a batch from the left by the orthogonal matrix of reflections."""
-    result = _batch(matrix)
-    if result.numel() and taus.numel():
-        launch("linalg.qr:multiply", [result, _batch(stored), taus.contiguous()], [transposed], dtype=result.dtype)
+    batch = _batch(matrix)
+    result = _like(batch)
+    if result.numel():
+        operands = [result, batch, _batch(stored).contiguous(), taus.contiguous()]
+        launch("linalg.qr:multiply", operands, [transposed], dtype=result.dtype)
     return result
 
 
@@ -420,10 +431,11 @@ def _linalg_eigh(
     """Eigenvalues, ascending, and eigenvectors of symmetric matrices of which one triangle is read."""
     _require_real("_linalg_eigh", A)
     lower = A if UPLO.upper() == "L" else A.mT
-    work = _batch(lower.tril() + lower.tril(-1).mT)
+    batch = _batch(lower.tril() + lower.tril(-1).mT)
+    work = _like(batch)
     vectors, values = torch.empty_like(work), work.new_empty(work.shape[:2])
     if work.numel():
-        launch("linalg.jacobi:eigen", [work, vectors, values], dtype=work.dtype)
+        launch("linalg.jacobi:eigen", [work, vectors, values, batch], dtype=work.dtype)
     values, order = values.sort(-1)
     eigenvalues.copy_(values.view(eigenvalues.shape))
     if compute_v:
@@ -460,11 +472,12 @@ def _linalg_svd(
         raise RuntimeError("torch.linalg.svd: keyword argument `driver=` is only supported on CUDA inputs")
     rows, columns = A.shape[-2:]
     wide = rows <= columns
-    work = _batch(A if wide else A.mT)
+    batch = _batch(A if wide else A.mT)
+    work = _like(batch)
     small, large = work.shape[1:]
     rotations = work.new_empty(work.shape[0], small, small)
     if work.numel():
-        launch("linalg.jacobi:singular", [work, rotations], dtype=work.dtype)
+        launch("linalg.jacobi:singular", [work, rotations, batch], dtype=work.dtype)
     values, order = torch.linalg.vector_norm(work, dim=-1).sort(-1, descending=True)
     S.copy_(values.view(S.shape))
     if compute_uv:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mojo_runtime.aten import formulas
 from mojo_runtime.aten.table import ALL, NUMERIC
 from torch_mojo_eager.ops.registry import launch, op
 
@@ -47,20 +48,7 @@ def nanmedian(self: Tensor) -> Tensor:
 @op("aten::mode")
 def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest of the most frequent elements along a dimension, and its last position."""
-    dim = _wrap("mode", self, dim)
-    if self.ndim == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
-    values, indices = torch.sort(self, dim=dim, stable=True)
-    size = self.shape[dim]
-    places = torch.arange(size, device=self.device).view(*[-1 if d == dim else 1 for d in range(self.ndim)])
-    starts = torch.zeros_like(indices)
-    if size > 1:
-        changes = values.narrow(dim, 1, size - 1) != values.narrow(dim, 0, size - 1)
-        starts.narrow(dim, 1, size - 1).copy_(changes * places.narrow(dim, 1, size - 1))
-    # The first place at which a run of equals is the longest is the end of that run.
-    longest = (places - starts.cummax(dim).values).argmax(dim, keepdim=True)
-    picked = values.gather(dim, longest), indices.gather(dim, longest)
-    return picked if keepdim else (picked[0].squeeze(dim), picked[1].squeeze(dim))
+    return formulas.mode(self, _wrap("mode", self, dim), keepdim)
 
 
 @op("aten::mode.values")
