@@ -29,9 +29,8 @@ RANDOM = """
 
 REFUSED = {
     "sizes, branches or numbers that depend on data": """
-        item allclose equal masked_select unique unique_consecutive nonzero argwhere bincount combinations
+        item allclose equal masked_select unique unique_consecutive nonzero argwhere bincount
         corrcoef cov nn.functional.one_hot nn.functional.gaussian_nll_loss nn.functional.ctc_loss
-        linalg.matrix_rank linalg.matrix_rank.hermitian
     """,
     "complex, sparse and resized tensors": """
         view_as_complex complex polar cdouble cfloat chalf stft sparse.sampled_addmm sparse.mm.reduce to_sparse
