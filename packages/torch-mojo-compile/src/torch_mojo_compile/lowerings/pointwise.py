@@ -31,27 +31,43 @@ def _with_nan(function: Unary) -> Unary:
     return lambda x: ops.where(ops.is_nan(x), x, function(x))
 
 
+def _in_float32(function: Unary) -> Unary:
+    """A function of MAX that half types are not computed well by."""
+    return lambda x: cast(function(cast(x, DType.float32)), x.dtype) if x.dtype.size_in_bytes == 2 else function(x)
+
+
 def _relu(x: TensorValue) -> TensorValue:
     # Unlike MAX's, NaN stays.
     zero = ops.constant(0, x.dtype, x.device)
     return ops.where(ops.greater(zero, x), zero, x)
 
 
+def _negative(x: TensorValue) -> TensorValue:
+    if not x.dtype.is_unsigned_integral():
+        return ops.negate(x)
+    # MAX negates no unsigned numbers; the largest one is -1.
+    return x * ops.constant((1 << 8 * x.dtype.size_in_bytes) - 1, x.dtype, x.device)
+
+
+def _difference(a: TensorValue, b: TensorValue) -> TensorValue:
+    # MAX makes a negation of 0 - b.
+    return a + _negative(b) if a.dtype.is_unsigned_integral() else a - b
+
+
 UNARY: dict[str, tuple[Unary, str]] = {
-    "exp": (_with_nan(ops.exp), "Exponential."),
     "log": (ops.log, "Natural logarithm."),
     "log1p": (ops.log1p, "Natural logarithm of 1 + x."),
     "sqrt": (ops.sqrt, "Square root."),
     "rsqrt": (ops.rsqrt, "Reciprocal of the square root."),
     "sin": (ops.sin, "Sine."),
     "cos": (ops.cos, "Cosine."),
-    "tanh": (_with_nan(ops.tanh), "Hyperbolic tangent."),
+    "tanh": (_with_nan(_in_float32(ops.tanh)), "Hyperbolic tangent."),
     "erf": (ops.erf, "Error function."),
     "sigmoid": (_with_nan(ops.sigmoid), "Logistic function."),
     "silu": (ops.silu, "x * sigmoid(x)."),
-    "neg": (ops.negate, "Negative."),
+    "neg": (_negative, "Negative."),
     "relu": (_relu, "Maximum of x and 0."),
-    "abs": (ops.abs, "Absolute value."),
+    "abs": (lambda x: x if x.dtype.is_unsigned_integral() else ops.abs(x), "Absolute value."),
     "floor": (ops.floor, "Largest integer not above x."),
     "ceil": (ops.ceil, "Smallest integer not below x."),
     "trunc": (ops.trunc, "Integer part."),
@@ -60,6 +76,17 @@ UNARY: dict[str, tuple[Unary, str]] = {
 }
 for _name, (_function, _doc) in UNARY.items():
     lowering(f"{_name}.default")(_unary(_function, _doc))
+
+
+@lowering("exp.default")
+def exp(node: Node, x: TensorValue) -> TensorValue:
+    """Exponential."""
+    if node.dtype == DType.float64:
+        return lower_row(node, x)
+    # MAX's clamps its argument to +-88.4, and so is finite at infinity; the square of the half's is not.
+    wide = node.tensor(x, DType.float32)
+    root = ops.exp(wide * ops.constant(0.5, wide.dtype, wide.device))
+    return cast(ops.where(ops.is_nan(wide), wide, root * root), node.dtype)
 
 
 @lowering("floor.default", "ceil.default", "trunc.default")
@@ -85,16 +112,27 @@ def _binary(function: Binary, doc: str, of_bools: Binary | None = None) -> Calla
 
 
 lowering("add.Tensor", "add.Scalar")(_binary(ops.add, "Sum.", ops.logical_or))
-lowering("sub.Tensor", "sub.Scalar")(_binary(ops.sub, "Difference."))
-lowering("mul.Tensor", "mul.Scalar")(_binary(ops.mul, "Product.", ops.logical_and))
+lowering("sub.Tensor", "sub.Scalar")(_binary(_difference, "Difference."))
 lowering("div.Tensor", "div.Scalar", "true_divide.Tensor")(_binary(ops.div, "Quotient."))
+
+
+@lowering("mul.Tensor", "mul.Scalar")
+def mul(node: Node, a: Any, b: Any) -> TensorValue:
+    """Product."""
+    left, right = node.tensor(a), node.tensor(b)
+    if node.dtype == DType.bool:
+        return ops.logical_and(left, right)
+    if node.dtype.is_float() and not isinstance(b, TensorValue | torch.SymInt | torch.SymFloat) and b == 0:
+        # MAX makes 0 of x * 0, whatever x is.
+        return custom_mojo_ops.binary("mul", left, right, node.shape)
+    return ops.mul(left, right)
 
 
 @lowering("rsub.Tensor", "rsub.Scalar")
 def rsub(node: Node, a: Any, b: Any, alpha: Any = 1) -> TensorValue:
     """b - alpha * a."""
     left = node.tensor(a)
-    return node.tensor(b) - (left if alpha == 1 else left * node.tensor(alpha))
+    return _difference(node.tensor(b), left if alpha == 1 else left * node.tensor(alpha))
 
 
 @lowering("pow.Tensor_Scalar")
@@ -242,9 +280,9 @@ def masked_fill(node: Node, x: TensorValue, mask: TensorValue, value: Any) -> Te
 
 @lowering("threshold_backward.default")
 def threshold_backward(node: Node, grad: TensorValue, x: TensorValue, threshold: Any) -> TensorValue:
-    """The gradient where x is above a threshold, which NaN is not."""
-    above = ops.greater(x, node.tensor(threshold, x.dtype))
-    return ops.where(above, node.tensor(grad), node.tensor(0))
+    """The gradient where x is not at or below a threshold; at NaN too."""
+    below = ops.greater_equal(node.tensor(threshold, x.dtype), x)
+    return ops.where(below, node.tensor(0), node.tensor(grad))
 
 
 @lowering("_to_copy.default", "prims.convert_element_type.default", "to.dtype")
@@ -257,8 +295,9 @@ def to_copy(node: Node, x: TensorValue, *_: Any, **__: Any) -> TensorValue:
 @lowering("addcmul.default")
 def addcmul(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value: Any = 1) -> TensorValue:
     """x + value * a * b."""
-    product = node.tensor(a) * node.tensor(b)
-    return node.tensor(x) + (product if value == 1 else product * node.tensor(value))
+    # In torch's order, which decides where a product is beyond the largest number.
+    scaled = node.tensor(a) if value == 1 else node.tensor(value) * node.tensor(a)
+    return node.tensor(x) + scaled * node.tensor(b)
 
 
 @lowering("prims.fma.default")

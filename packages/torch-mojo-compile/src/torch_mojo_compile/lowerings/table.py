@@ -163,7 +163,7 @@ class Node:
         if dtype == DType.bool:
             value = bool(value)
         elif dtype.is_integral():
-            value = int(value)
+            value = _wrapped(int(value), dtype)
         return ops.constant(value, dtype, self.device)
 
     def _symbolic(self, expr: sympy.Expr, dtype: DType) -> TensorValue:
@@ -233,6 +233,13 @@ class Node:
         return bridge.call_kernel(
             key, outputs, inputs, self.scalars(scalars), broadcast=broadcast, contiguous=contiguous
         )
+
+
+def _wrapped(number: int, dtype: DType) -> int:
+    """Returns a number as an integer dtype's bits hold it, as torch converts it."""
+    span: int = 1 << 8 * dtype.size_in_bytes
+    lowest: int = -span // 2 if dtype.is_signed_integral() else 0
+    return (number - lowest) % span + lowest
 
 
 def device_of(tensor: torch.Tensor) -> DeviceRef:
