@@ -2,7 +2,7 @@
 
 from mojo_kernels.math import PI, clamp, exp, log, polynomial, sqrt
 from mojo_kernels.trigonometry import sin, tan
-from std.math import copysign, fma, floor
+from std.math import copysign, fma
 from std.utils.numerics import inf, nan
 
 
@@ -277,10 +277,9 @@ def lgamma[
         Vector(0.41893853320467274178) + series
     )
     value = value - shifted.select(log(product), Vector(0))
-    var fraction = x - floor(x)
-    var sine = sin(
-        Vector(PI) * fraction.gt(Vector(0.5)).select(1 - fraction, fraction)
-    )
+    # To the nearest integer, which a tiny negative number is not lost in as it is in the one below.
+    var fraction = abs(x - round(x))
+    var sine = sin(Vector(PI) * fraction)
     var mirror = Vector(1.1447298858494001741) - log(sine) - value
     var result = reflected.select(mirror, value)
     var pole = x.le(Vector(0)) & fraction.eq(Vector(0))

@@ -193,7 +193,7 @@ def erfcx[dtype: DType, w: SIMDLength, //](x: SIMD[dtype, w]) -> SIMD[dtype, w]:
     comptime Vector = SIMD[dtype, w]
     var size = abs(x)
     var large = min(size, Vector(1e30))
-    var positive = _erfcx((large - 4) / (large + 4)) / (1 + 2 * large)
+    var positive = _erfcx((large - 4) / (large + 4)) / (1 + 2 * size)
     var below = max(x, Vector(-30))
     var negative = 2 * exp(below * below) - positive
     return x.lt(Vector(0)).select(negative, positive)

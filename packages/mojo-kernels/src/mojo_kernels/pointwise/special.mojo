@@ -22,7 +22,7 @@ from mojo_kernels.special_series import (
     zeta,
 )
 from mojo_kernels.trigonometry import sin
-from std.utils.numerics import isnan, nan
+from std.utils.numerics import isinf, isnan, nan
 
 
 @inline(.always)
@@ -56,7 +56,8 @@ def _function[
     elif op == "y1":
         return bessel_y[1](x)
     elif op == "spherical_j0":
-        return x.eq(Vector(0)).select(Vector(1), sin(x) / x)
+        var value = x.eq(Vector(0)).select(Vector(1), sin(x) / x)
+        return isinf(x).select(Vector(0), value)
     elif op == "airy_ai":
         return airy_ai(x)
     elif op == "erfcx":
@@ -66,8 +67,7 @@ def _function[
     elif op == "ndtri":
         return ndtri(x)
     elif op == "angle":
-        var turned = x.lt(Vector(0)).select(Vector(PI), Vector(0))
-        return isnan(x).select(x, turned)
+        return x.lt(Vector(0)).select(Vector(PI), Vector(0))
     else:
         comptime assert False, "no such special function"
 
@@ -89,7 +89,9 @@ struct _Unary[op: StaticString, dtype: DType](ElementFunction):
         b: SIMD[Self.Rest, w],
         c: SIMD[Self.Rest, w],
     ) -> SIMD[Self.Output, w]:
-        return _function[Self.op](a.cast[PARTS]()).cast[Self.dtype]()
+        var x = a.cast[PARTS]()
+        # Limits of arguments lose NaN.
+        return isnan(x).select(x, _function[Self.op](x)).cast[Self.dtype]()
 
 
 def unary[op: StaticString, dtype: DType](call: KernelCall) raises:
