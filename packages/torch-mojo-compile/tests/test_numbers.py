@@ -48,6 +48,35 @@ def check(cases: dict[str, Case], inputs: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.models
+def test_half_types_are_rounded_once() -> None:
+    """Numbers and what comes between are float32, as on GPUs; CPU torch rounds some of the numbers first."""
+    cases: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "mul number": lambda x, y: x * 0.1,
+        "add number": lambda x, y: x + 0.1,
+        "add alpha": lambda x, y: torch.add(x, y, alpha=0.1),
+        "sub alpha": lambda x, y: torch.sub(x, y, alpha=0.1),
+        "rsub": lambda x, y: torch.rsub(x, 0.1, alpha=3),
+        "div number": lambda x, y: x / 0.3,
+        "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+        "lerp from the end": lambda x, y: torch.lerp(x, y, 0.7),
+        "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.1),
+        "cube": lambda x, y: x**3,
+    }
+    torch.manual_seed(0)
+    pairs = [torch.randn(2, 200).to(dtype).unbind(0) for dtype in (torch.bfloat16, torch.float16)]
+
+    def together(*inputs: Tensor) -> list[Tensor]:
+        return [case(*inputs[i : i + 2]) for i in (0, 2) for case in cases.values()]
+
+    inputs = [x for pair in pairs for x in pair]
+    found = torch.compile(together, backend=mojo_backend, fullgraph=True)(*inputs)
+    exact = together(*(x.double() for x in inputs))
+    names = [f"{name} {x.dtype}" for x, _ in pairs for name in cases]
+    assert len(found) == len(names)
+    assert not [name for name, x, y in zip(names, found, exact, strict=True) if not torch.equal(x, y.to(x.dtype))]
+
+
+@pytest.mark.models
 def test_elementwise() -> None:
     nan, inf = math.nan, math.inf
     x = torch.tensor([-2.5, -1.5, -0.5, -0.0, 0.0, 0.3, 0.5, 1.5, 2.5, 100.0, nan, inf, -inf])

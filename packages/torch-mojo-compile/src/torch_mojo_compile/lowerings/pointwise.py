@@ -12,7 +12,7 @@ from max.graph import TensorValue, ops
 
 from torch_mojo_compile import custom_mojo_ops
 from torch_mojo_compile.dtypes import to_max
-from torch_mojo_compile.lowerings.table import Node, cast, lower_row, lowering
+from torch_mojo_compile.lowerings.table import Node, cast, in_float32, lower_row, lowering
 
 Unary = Callable[[TensorValue], TensorValue]
 Binary = Callable[[TensorValue, TensorValue], TensorValue]
@@ -108,7 +108,7 @@ def _binary(function: Binary, doc: str, of_bools: Binary | None = None) -> Calla
         return function(left, right)
 
     lower.__doc__ = doc
-    return lower
+    return in_float32(lower)
 
 
 lowering("add.Tensor", "add.Scalar")(_binary(ops.add, "Sum.", ops.logical_or))
@@ -117,6 +117,7 @@ lowering("div.Tensor", "div.Scalar", "true_divide.Tensor")(_binary(ops.div, "Quo
 
 
 @lowering("mul.Tensor", "mul.Scalar")
+@in_float32
 def mul(node: Node, a: Any, b: Any) -> TensorValue:
     """Product."""
     left, right = node.tensor(a), node.tensor(b)
@@ -129,10 +130,17 @@ def mul(node: Node, a: Any, b: Any) -> TensorValue:
 
 
 @lowering("rsub.Tensor", "rsub.Scalar")
+@in_float32
 def rsub(node: Node, a: Any, b: Any, alpha: Any = 1) -> TensorValue:
     """b - alpha * a."""
     left = node.tensor(a)
     return _difference(node.tensor(b), left if alpha == 1 else left * node.tensor(alpha))
+
+
+@in_float32
+def _cube(node: Node, x: TensorValue) -> TensorValue:
+    base = node.tensor(x)
+    return base * base * base
 
 
 @lowering("pow.Tensor_Scalar")
@@ -142,7 +150,7 @@ def pow_scalar(node: Node, x: TensorValue, exponent: Any) -> TensorValue:
     if exponent == 2:
         return base * base
     if exponent == 3:
-        return base * base * base
+        return _cube(node, x)
     if exponent == 0.5 and base.dtype.is_float():
         return ops.sqrt(base)
     if exponent == 1:
@@ -293,6 +301,7 @@ def to_copy(node: Node, x: TensorValue, *_: Any, **__: Any) -> TensorValue:
 
 
 @lowering("addcmul.default")
+@in_float32
 def addcmul(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value: Any = 1) -> TensorValue:
     """x + value * a * b."""
     # In torch's order, which decides where a product is beyond the largest number.
@@ -301,12 +310,14 @@ def addcmul(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value
 
 
 @lowering("prims.fma.default")
+@in_float32
 def fma(node: Node, a: TensorValue, b: TensorValue, c: TensorValue) -> TensorValue:
     """a * b + c, into which torch takes addcmul apart."""
     return node.tensor(a) * node.tensor(b) + node.tensor(c)
 
 
 @lowering("addcdiv.default")
+@in_float32
 def addcdiv(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value: Any = 1) -> TensorValue:
     """x + value * a / b."""
     quotient = node.tensor(a) if value == 1 else node.tensor(a) * node.tensor(value)
@@ -316,13 +327,15 @@ def addcdiv(node: Node, x: TensorValue, a: TensorValue, b: TensorValue, *, value
 @lowering("lerp.Scalar", "lerp.Tensor")
 def lerp(node: Node, start: TensorValue, end: TensorValue, weight: Any) -> TensorValue:
     """start + weight * (end - start), from the nearer end as in torch."""
-    if not isinstance(weight, TensorValue):
-        first = abs(weight) < 0.5
-        difference = node.tensor(end) - node.tensor(start)
-        if first:
-            return node.tensor(start) + node.tensor(weight) * difference
-        return node.tensor(end) - difference * node.tensor(1 - weight)
-    return lower_row(node, start, end, weight)
+    return lower_row(node, start, end, weight) if isinstance(weight, TensorValue) else _lerp(node, start, end, weight)
+
+
+@in_float32
+def _lerp(node: Node, start: TensorValue, end: TensorValue, weight: Any) -> TensorValue:
+    difference = node.tensor(end) - node.tensor(start)
+    if abs(weight) < 0.5:
+        return node.tensor(start) + node.tensor(weight) * difference
+    return node.tensor(end) - difference * node.tensor(1 - weight)
 
 
 @lowering("remainder.Scalar", "fmod.Scalar")

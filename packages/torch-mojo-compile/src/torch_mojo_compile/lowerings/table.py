@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -104,10 +105,12 @@ class Node:
     Attributes:
         fx: The node.
         symbols: The graph's symbolic sizes.
+        computes_in: The dtype of arguments where it is not the result's.
     """
 
     fx: torch.fx.Node
     symbols: Symbols
+    computes_in: DType | None = None
 
     @property
     def name(self) -> str:
@@ -154,8 +157,10 @@ class Node:
         return TensorType(to_max(fake.dtype), self.symbols.dims(fake.shape), device_of(fake))
 
     def tensor(self, value: Any, dtype: DType | None = None) -> TensorValue:
-        """Returns an argument as a value of a dtype, by default the result's: a tensor converted, a number made one."""
-        dtype = dtype or self.dtype
+        """Returns an argument as a value of a dtype, by default the result's, or what `in_float32` says: a tensor
+        converted, a number made one.
+        """
+        dtype = dtype or self.computes_in or self.dtype
         if isinstance(value, TensorValue):
             return cast(value, dtype)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -233,6 +238,19 @@ class Node:
         return bridge.call_kernel(
             key, outputs, inputs, self.scalars(scalars), broadcast=broadcast, contiguous=contiguous
         )
+
+
+def in_float32(lower: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """A lowering whose arguments of half types, numbers among them, are float32 and whose result is rounded once."""
+
+    @functools.wraps(lower)
+    def lower_wide(node: Node, *args: Any, **kwargs: Any) -> TensorValue:
+        if not (node.dtype.is_float() and node.dtype.size_in_bytes == 2):
+            return lower(node, *args, **kwargs)
+        node.computes_in = DType.float32
+        return cast(lower(node, *args, **kwargs), node.dtype)
+
+    return lower_wide
 
 
 def _wrapped(number: int, dtype: DType) -> int:
