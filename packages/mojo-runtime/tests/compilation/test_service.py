@@ -278,6 +278,8 @@ def test_the_interpreter_exits_at_once_and_quietly(
     program = f"""
         import os, signal, time
         from mojo_runtime.service import service
+        # A shell's job in the background has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         service().request({spec(kernel_file).key!r})
         while service().builds() == 0:
             time.sleep(0.01)
