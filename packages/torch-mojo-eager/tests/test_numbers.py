@@ -71,7 +71,8 @@ def test_negative_powers_of_integers(device):
 
 
 def test_limits_of_hardtanh_are_int64(device):
-    expected = torch.nn.functional.hardtanh(torch.arange(9, dtype=torch.uint8), 1, 1000)
+    # Not CPU torch's, whose older versions refuse the number.
+    expected = torch.arange(9, dtype=torch.uint8).clamp(min=1)
     result = torch.nn.functional.hardtanh(torch.arange(9, dtype=torch.uint8, device=device), 1, 1000)
     assert torch.equal(result.cpu(), expected)
 
