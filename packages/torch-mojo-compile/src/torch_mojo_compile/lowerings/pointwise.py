@@ -31,11 +31,6 @@ def _with_nan(function: Unary) -> Unary:
     return lambda x: ops.where(ops.is_nan(x), x, function(x))
 
 
-def _in_float32(function: Unary) -> Unary:
-    """A function of MAX that half types are not computed well by."""
-    return lambda x: cast(function(cast(x, DType.float32)), x.dtype) if x.dtype.size_in_bytes == 2 else function(x)
-
-
 def _relu(x: TensorValue) -> TensorValue:
     # Unlike MAX's, NaN stays.
     zero = ops.constant(0, x.dtype, x.device)
@@ -61,7 +56,6 @@ UNARY: dict[str, tuple[Unary, str]] = {
     "rsqrt": (ops.rsqrt, "Reciprocal of the square root."),
     "sin": (ops.sin, "Sine."),
     "cos": (ops.cos, "Cosine."),
-    "tanh": (_with_nan(_in_float32(ops.tanh)), "Hyperbolic tangent."),
     "erf": (ops.erf, "Error function."),
     "sigmoid": (_with_nan(ops.sigmoid), "Logistic function."),
     "silu": (ops.silu, "x * sigmoid(x)."),
@@ -78,15 +72,21 @@ for _name, (_function, _doc) in UNARY.items():
     lowering(f"{_name}.default")(_unary(_function, _doc))
 
 
+# MAX's is far off in float16.
+lowering("tanh.default")(in_float32(_unary(_with_nan(ops.tanh), "Hyperbolic tangent.")))
+
+
+def _exp(x: TensorValue) -> TensorValue:
+    # MAX's clamps its argument to +-88.4, and so is finite at infinity; the square of the half's is not.
+    root = ops.exp(x * ops.constant(0.5, x.dtype, x.device))
+    return root * root
+
+
 @lowering("exp.default")
+@in_float32
 def exp(node: Node, x: TensorValue) -> TensorValue:
     """Exponential."""
-    if node.dtype == DType.float64:
-        return lower_row(node, x)
-    # MAX's clamps its argument to +-88.4, and so is finite at infinity; the square of the half's is not.
-    wide = node.tensor(x, DType.float32)
-    root = ops.exp(wide * ops.constant(0.5, wide.dtype, wide.device))
-    return cast(ops.where(ops.is_nan(wide), wide, root * root), node.dtype)
+    return lower_row(node, x) if node.dtype == DType.float64 else _with_nan(_exp)(node.tensor(x))
 
 
 @lowering("floor.default", "ceil.default", "trunc.default")
